@@ -1,0 +1,57 @@
+# Every target does its own set-up: a virtual environment in .venv, made again whenever
+# pyproject.toml or constraints.txt change. Needed beforehand: Python 3.10 or newer, with pip.
+
+PYTHON ?= python3
+EXTRAS ?= all
+WORKERS ?= 2
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+READY := .venv/.ready-$(EXTRAS)
+READY_BENCH := .venv/.ready-bench
+
+.DEFAULT_GOAL := help
+.PHONY: help install quickstart test lint format bench clean
+
+help:  ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "Variables: PYTHON=$(PYTHON) EXTRAS=$(EXTRAS) WORKERS=$(WORKERS) PYTEST_ARGS=$(PYTEST_ARGS) BENCH_ARGS=$(BENCH_ARGS)"
+
+install: $(READY)  ## Set up .venv with every extra (EXTRAS=torch for fewer)
+
+quickstart: $(READY)  ## See the library at work: printed tables and report/quickstart.png
+	$(BIN)/python examples/quickstart.py
+
+# One thread per worker: the lists in tests are short, and workers would fight over the cores.
+test: $(READY)  ## Run the tests, and the examples in docstrings and docs
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+
+lint: $(READY)  ## Check style, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+format: $(READY)  ## Rewrite the code in the house format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY_BENCH)  ## Compare with other ways to sort softly
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+clean:  ## Remove .venv, caches and everything generated
+	rm -rf .venv report dist .pytest_cache .ruff_cache .hypothesis
+	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 10) or sys.exit(f"neuralsort needs Python 3.10 or newer, but $(PYTHON) is {v[0]}.{v[1]}. Try: make PYTHON=python3.11 ...")'
+	@echo "Setting up .venv with the extra '$(EXTRAS)'. The first time takes a few minutes."
+	$(PYTHON) -m venv .venv
+	$(PIP) install --quiet --upgrade --constraint constraints.txt pip
+	$(PIP) install --quiet --constraint constraints.txt --editable ".[$(EXTRAS)]" --group dev
+	@touch $@
+
+$(READY_BENCH): $(READY)
+	$(PIP) install --quiet --constraint constraints.txt --group bench
+	@touch $@
