@@ -1,0 +1,420 @@
+"""Relaxed permutations: the lazy operator that everything else consumes."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _checks
+from .gradients import straight_through
+
+
+class _Operator:
+    """What multiplies from the left: `A @ x`, and `torch.matmul(A, x)`."""
+
+    def __matmul__(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+        if kwargs or len(args) != 2:
+            return NotImplemented
+        if func is torch.matmul and isinstance(args[0], _Operator):
+            return args[0].__matmul__(args[1])
+        # A compiled graph turns `A @ x` into `Tensor.matmul(x, A)`; eager code never comes here.
+        if torch.compiler.is_compiling() and isinstance(args[1], _Operator):
+            return args[1].__matmul__(args[0])
+        return NotImplemented
+
+
+class RelaxedPermutation(_Operator):
+    r"""A row-stochastic `(..., n, n)` that relaxes a permutation: row = position, column = item.
+
+    `P @ X` weighs the items `X` for every position, largest first; its hard counterpart is
+    `X[permutation]`. The class is a lazy linear operator: relaxations of scores multiply without
+    writing the matrix down when lists are long. Make one with a relaxation such as
+    `neuralsort(scores)`, or wrap any matrix with `RelaxedPermutation.from_dense(matrix)`.
+
+    Example:
+        >>> P = RelaxedPermutation.from_dense(torch.tensor([[0.1, 0.9], [0.8, 0.2]]))
+        >>> P @ torch.tensor([1.0, 2.0])
+        tensor([1.9000, 1.2000])
+        >>> P.permutation()
+        tensor([1, 0])
+    """
+
+    def __init__(self, matrix: Tensor, perm: Tensor | None = None) -> None:
+        self._dense = matrix
+        self._perm = perm
+
+    @classmethod
+    def from_dense(cls, matrix: Tensor) -> "RelaxedPermutation":
+        """Wraps a row-stochastic matrix.
+
+        Args:
+            matrix: `(..., n, n)`. Rows are positions, columns are items, rows sum to 1.
+
+        Returns:
+            The operator. Its `permutation()` is the row-wise argmax, ties going to the smallest
+            unused item, where that is a permutation, and the assignment of largest total weight
+            where it is not.
+
+        Raises:
+            TypeError: If the matrix is not floating point.
+            ValueError: If it is not square.
+
+        Example:
+            >>> RelaxedPermutation.from_dense(torch.eye(3)).shape
+            torch.Size([3, 3])
+        """
+        return RelaxedPermutation(_checks.matrix(matrix))
+
+    # -- what it is ------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> torch.Size:
+        """`(..., n, n)`, or `(..., k, n)` after `top(k)`."""
+        return self._dense.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the scores, and of what comes out."""
+        return self._dense.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where it lives."""
+        return self._dense.device
+
+    def __repr__(self) -> str:
+        """Kind, shape, dtype."""
+        return f"RelaxedPermutation({self._kind()}, shape={tuple(self.shape)}, dtype={self.dtype})"
+
+    def _kind(self) -> str:
+        return "dense"
+
+    def _matrix(self) -> Tensor:
+        """The matrix in the dtype of the computation, float32 or float64."""
+        return self._dense.to(working(self.dtype))
+
+    def to_dense(self) -> Tensor:
+        """The matrix `(..., n, n)`, in the dtype of the scores."""
+        return self._matrix().to(self.dtype)
+
+    # -- products --------------------------------------------------------------------------------
+
+    def __matmul__(self, x: Tensor) -> Tensor:
+        """`P @ x` by the rules of `torch.matmul`: `(n,)`, `(n, d)` or `(..., n, d)`."""
+        x = _checks.payload(x, self.shape[-1], "P @ x")
+        out = torch.promote_types(self.dtype, x.dtype)
+        return self._product(x.to(working(out))).to(out)
+
+    @property
+    def mT(self) -> "Transposed":  # noqa: N802 - torch's name
+        """The transpose, an operator as well: `P.mT @ y`."""
+        return Transposed(self)
+
+    def _product(self, x: Tensor) -> Tensor:
+        return matmul(self._matrix(), x)
+
+    def _transposed(self, y: Tensor) -> Tensor:
+        return matmul(self._matrix().mT, y)
+
+    def sort(self, x: Tensor) -> Tensor:
+        """Values in the order of P; its hard counterpart is `x.gather(-1, permutation)`.
+
+        Args:
+            x: `(..., n)`. One value per item; `P.sort(scores)` is the soft sort.
+
+        Returns:
+            `(..., n)`, the value at each position.
+        """
+        x = _checks.list_values(x, self.shape, "P.sort(x)")
+        return self.__matmul__(x.unsqueeze(-1)).squeeze(-1)
+
+    def rank(self) -> Tensor:
+        """Soft ranks `(..., n)`: the mean position of each item, from 1 for the largest.
+
+        Columns are renormalised: item j has rank `sum_i i P[i, j] / sum_i P[i, j]`. Its hard
+        counterpart is `argsort(permutation) + 1`.
+        """
+        if self.shape[-2] != self.shape[-1]:
+            raise ValueError(
+                f"`rank` needs all {self.shape[-1]} rows, got an operator with {self.shape[-2]}. "
+                "Call it before `top(k)`."
+            )
+        return self._rank().to(self.dtype)
+
+    def _rank(self) -> Tensor:
+        matrix = self._matrix()
+        place = torch.arange(1, self.shape[-1] + 1, dtype=matrix.dtype, device=matrix.device)
+        return matmul(place, matrix) / matrix.sum(-2)
+
+    def top(self, k: int) -> "RelaxedPermutation":
+        """The first k rows, an operator of shape `(..., k, n)`."""
+        k = _checks.k(k, self.shape[-2])
+        return self._top(k)
+
+    def _top(self, k: int) -> "RelaxedPermutation":
+        perm = None if self._perm is None else self._perm[..., :k]
+        if perm is None and k < self.shape[-2]:
+            perm = self.permutation()[..., :k]
+        return RelaxedPermutation(self._dense[..., :k, :], perm)
+
+    # -- what it says of single places ------------------------------------------------------------
+
+    def log_prob(self, perm: Tensor) -> Tensor:
+        """`log P[i, perm[i]]`, what a cross-entropy with a known order needs.
+
+        Args:
+            perm: `(..., n)` integers. The item at each position.
+
+        Returns:
+            `(..., n)`, finite wherever the weight, however small, is not exactly 0.
+        """
+        perm = _checks.positions(perm, self.shape)
+        return self._log_prob(perm).to(self.dtype)
+
+    def _log_prob(self, perm: Tensor) -> Tensor:
+        matrix = self._matrix()
+        batch = torch.broadcast_shapes(perm.shape[:-1], matrix.shape[:-2])
+        matrix, perm = (
+            matrix.expand(*batch, *matrix.shape[-2:]),
+            perm.expand(*batch, perm.shape[-1]),
+        )
+        return matrix.gather(-1, perm.unsqueeze(-1)).squeeze(-1).log()
+
+    def entropy(self) -> Tensor:
+        """Entropy of each row in nats, `(..., n)`: 0 for a hard row, `log(n)` for a flat one."""
+        return self._entropy().to(self.dtype)
+
+    def _entropy(self) -> Tensor:
+        matrix = self._matrix()
+        return -(matrix * matrix.clamp(min=torch.finfo(matrix.dtype).tiny).log()).sum(-1)
+
+    # -- hardening --------------------------------------------------------------------------------
+
+    def permutation(self) -> Tensor:
+        """The hard permutation `(..., n)`: the item at each position, as int64.
+
+        For relaxations of scores this is the stable descending sort, which is the paper's row-wise
+        argmax with ties going to the smallest unused item. For other matrices it is that argmax
+        where it is a permutation, else the assignment of largest total weight.
+        """
+        if self._perm is None:
+            self._perm = _harden(self._dense.detach())
+        return self._perm
+
+    def is_unimodal(self) -> Tensor:
+        """Whether each matrix is unimodal row-stochastic as the paper defines it, `(...)` bool.
+
+        Entries are not negative, rows sum to 1 within rounding, and the row-wise argmax, ties
+        going to the smallest unused item, is a permutation.
+        """
+        matrix = self._matrix().detach()
+        off = (matrix.sum(-1) - 1).abs().amax(-1) if matrix.numel() else matrix.sum((-1, -2))
+        tolerance = 8 * torch.finfo(self.dtype).eps * max(self.shape[-1], 1) ** 0.5
+        perm = _row_argmax(self._dense.detach())
+        return (matrix >= 0).all(-1).all(-1) & (off <= tolerance) & _is_permutation(perm)
+
+    def straight_through(self) -> "RelaxedPermutation":
+        """The exact permutation in the forward pass, this relaxation's gradient in the backward."""
+        return StraightThrough(self)
+
+
+class HardPermutation(RelaxedPermutation):
+    """A permutation as an operator: products are gathers, and nothing is relaxed."""
+
+    def __init__(self, perm: Tensor, n: int, dtype: torch.dtype) -> None:
+        self._perm = perm
+        self._n, self._dtype = n, dtype
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((*self.permutation().shape, self._n))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.permutation().device
+
+    def _kind(self) -> str:
+        return "hard"
+
+    def _matrix(self) -> Tensor:
+        return torch.nn.functional.one_hot(self.permutation(), self._n).to(working(self.dtype))
+
+    def _product(self, x: Tensor) -> Tensor:
+        if x.dim() == 1:
+            return self._product(x.unsqueeze(-1)).squeeze(-1)
+        perm = self.permutation()
+        batch = torch.broadcast_shapes(perm.shape[:-1], x.shape[:-2])
+        x = x.expand(*batch, *x.shape[-2:])
+        index = perm.unsqueeze(-1).expand(*batch, perm.shape[-1], x.shape[-1])
+        return x.gather(-2, index)
+
+    def _transposed(self, y: Tensor) -> Tensor:
+        if y.dim() == 1:
+            return self._transposed(y.unsqueeze(-1)).squeeze(-1)
+        perm = self.permutation()
+        batch = torch.broadcast_shapes(perm.shape[:-1], y.shape[:-2])
+        y = y.expand(*batch, *y.shape[-2:])
+        index = perm.unsqueeze(-1).expand(y.shape)
+        return y.new_zeros(*batch, self._n, y.shape[-1]).scatter(-2, index, y)
+
+    def _rank(self) -> Tensor:
+        place = torch.arange(1, self._n + 1, device=self.device, dtype=working(self.dtype))
+        perm = self.permutation()
+        return torch.empty_like(perm, dtype=place.dtype).scatter(-1, perm, place.expand_as(perm))
+
+    def _top(self, k: int) -> RelaxedPermutation:
+        return HardPermutation(self.permutation()[..., :k], self._n, self.dtype)
+
+    def _log_prob(self, perm: Tensor) -> Tensor:
+        hit = (self.permutation() == perm).to(working(self.dtype))
+        return hit.log()
+
+    def _entropy(self) -> Tensor:
+        return torch.zeros_like(self.permutation(), dtype=working(self.dtype))
+
+    def is_unimodal(self) -> Tensor:
+        return torch.ones(self.shape[:-2], dtype=torch.bool, device=self.device)
+
+    def straight_through(self) -> RelaxedPermutation:
+        return self
+
+
+class StraightThrough(HardPermutation):
+    """Values of the hard permutation, gradients to the scores of the relaxed one."""
+
+    def __init__(self, soft: RelaxedPermutation) -> None:
+        super().__init__(soft.permutation(), soft.shape[-1], soft.dtype)
+        self._soft = soft
+
+    def _kind(self) -> str:
+        return f"straight-through {self._soft._kind()}"
+
+    def _matrix(self) -> Tensor:
+        return straight_through(super()._matrix(), self._soft._matrix())
+
+    def _product(self, x: Tensor) -> Tensor:
+        return _add_gradient(super()._product(x), self._soft._product(x.detach()))
+
+    def _transposed(self, y: Tensor) -> Tensor:
+        return _add_gradient(super()._transposed(y), self._soft._transposed(y.detach()))
+
+    def _rank(self) -> Tensor:
+        return straight_through(super()._rank(), self._soft._rank())
+
+    def _log_prob(self, perm: Tensor) -> Tensor:
+        return straight_through(super()._log_prob(perm), self._soft._log_prob(perm))
+
+    def _entropy(self) -> Tensor:
+        return straight_through(super()._entropy(), self._soft._entropy())
+
+    def _top(self, k: int) -> RelaxedPermutation:
+        return StraightThrough(self._soft.top(k))
+
+
+class Transposed(_Operator):
+    """The transpose of a relaxed permutation: row = item, column = position."""
+
+    def __init__(self, permutation: RelaxedPermutation) -> None:
+        self._of = permutation
+
+    @property
+    def shape(self) -> torch.Size:
+        """`(..., n, n)`, or `(..., n, k)` after `top(k)`."""
+        *batch, rows, cols = self._of.shape
+        return torch.Size((*batch, cols, rows))
+
+    @property
+    def mT(self) -> RelaxedPermutation:  # noqa: N802 - torch's name
+        """The relaxed permutation itself."""
+        return self._of
+
+    def __matmul__(self, x: Tensor) -> Tensor:
+        """`P.mT @ y` by the rules of `torch.matmul`: `(n,)`, `(n, d)` or `(..., n, d)`."""
+        y = _checks.payload(x, self.shape[-1], "P.mT @ y")
+        out = torch.promote_types(self._of.dtype, y.dtype)
+        return self._of._transposed(y.to(working(out))).to(out)
+
+    def to_dense(self) -> Tensor:
+        """The matrix `(..., n, n)`."""
+        return self._of.to_dense().mT
+
+    def __repr__(self) -> str:
+        """Says what it transposes."""
+        return f"{self._of!r}.mT"
+
+
+# -- arithmetic ------------------------------------------------------------------------------------
+
+
+def working(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of the computation: float64 for float64, float32 for everything shorter."""
+    return torch.float64 if dtype is torch.float64 else torch.float32
+
+
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    """`torch.matmul` in the longer dtype of the two, which autocast does not shorten."""
+    common = torch.promote_types(a.dtype, b.dtype)
+    a, b = a.to(common), b.to(common)
+    if not torch.is_autocast_enabled(a.device.type):
+        return torch.matmul(a, b)
+    with torch.autocast(a.device.type, enabled=False):
+        return torch.matmul(a, b)
+
+
+def _add_gradient(value: Tensor, soft: Tensor) -> Tensor:
+    """`value`, to the bit, with the gradient of `soft` added to its own."""
+    return value + straight_through(torch.zeros_like(soft), soft).to(value.dtype)
+
+
+# -- the appendix's argmax -------------------------------------------------------------------------
+
+
+def _row_argmax(matrix: Tensor) -> Tensor:
+    """Row-wise argmax; ties go to the smallest item that no earlier row has, else the smallest."""
+    rows, n = matrix.shape[-2:]
+    if n == 0:
+        return torch.zeros(matrix.shape[:-1], dtype=torch.int64, device=matrix.device)
+    tied = matrix == matrix.amax(-1, keepdim=True)
+    used = torch.zeros_like(tied[..., 0, :])
+    picks = []
+    for i in range(rows):
+        row = tied[..., i, :]
+        free = row & ~used
+        best = torch.where(free.any(-1, keepdim=True), free, row).int().argmax(-1, keepdim=True)
+        used = used.scatter(-1, best, True)
+        picks.append(best)
+    return torch.cat(picks, -1)
+
+
+def _is_permutation(perm: Tensor) -> Tensor:
+    place = torch.arange(perm.shape[-1], device=perm.device)
+    return (perm.sort(-1).values == place).all(-1)
+
+
+def _harden(matrix: Tensor) -> Tensor:
+    """The appendix's argmax where it is a permutation, the best assignment where it is not."""
+    perm = _row_argmax(matrix)
+    valid = _is_permutation(perm)
+    if bool(valid.all()):
+        return perm
+    try:
+        from scipy.optimize import linear_sum_assignment
+    except ImportError:
+        raise ImportError(
+            "`permutation()` of a matrix that is not unimodal is the best assignment, which needs "
+            "SciPy. Install it with `pip install scipy`."
+        ) from None
+    flat, out = matrix.reshape(-1, *matrix.shape[-2:]), perm.reshape(-1, perm.shape[-1]).clone()
+    for index in (~valid).reshape(-1).nonzero().squeeze(-1).tolist():
+        weights = flat[index].double().nan_to_num(nan=0.0)
+        _, columns = linear_sum_assignment(weights.cpu().numpy(), maximize=True)
+        out[index] = torch.from_numpy(columns).to(out)
+    return out.view(perm.shape)
