@@ -1,0 +1,329 @@
+"""Operators on values, for people who want one call: a relaxation and one of its products."""
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from . import _checks
+from .permutation import RelaxedPermutation
+from .relaxations import neuralsort
+
+
+class Relaxation(Protocol):
+    """Scores and a temperature to a relaxed permutation, largest first."""
+
+    def __call__(self, scores: Tensor, /, *, tau: float | Tensor) -> RelaxedPermutation:
+        """Relaxes the descending sort of `scores` (..., n)."""
+        ...
+
+
+class TopK(NamedTuple):
+    """What `soft_topk` returns."""
+
+    values: Tensor
+    weights: Tensor
+
+
+def _relaxed(
+    name: str, x: Tensor, tau: float | Tensor, dim: int, relax: Relaxation
+) -> tuple[RelaxedPermutation, Tensor, int]:
+    """The relaxed permutation of the lists along `dim`, those lists, and `dim` from the front."""
+    x = _checks.scores(name, x)
+    dim = _checks.dim(dim, x)
+    _checks.relax(relax)
+    lists = x.movedim(dim, -1)
+    return relax(lists, tau=tau), lists, dim
+
+
+def soft_sort(
+    x: Tensor,
+    *,
+    tau: float | Tensor = 1.0,
+    dim: int = -1,
+    descending: bool = False,
+    relax: Relaxation = neuralsort,
+) -> Tensor:
+    r"""Differentiable sort of values.
+
+    $$\text{soft\_sort}(x) = \widehat P_{\text{sort}(x)}\, x$$
+
+    Its hard counterpart is `torch.sort(x, dim, descending).values`, which it tends to as `tau`
+    tends to 0.
+
+    Args:
+        x: Values, any shape.
+        tau: Temperature, as in `relax`. A tensor broadcasts with the list dimension last.
+        dim: The dimension that holds the lists.
+        descending: Largest first.
+        relax: The relaxation: `neuralsort`, `softsort`, or a `functools.partial` of one.
+
+    Returns:
+        The shape of `x`.
+
+    Raises:
+        TypeError: If `x` is not floating point.
+        ValueError: If `dim` is out of range or `tau` negative.
+
+    Example:
+        >>> soft_sort(torch.tensor([3.0, 1.0, 2.0]), tau=0.01)
+        tensor([1., 2., 3.])
+
+    Time and memory: those of `relax`; O(n log n) and O(n) for long lists.
+    """
+    P, lists, dim = _relaxed("soft_sort(x)", x, tau, dim, relax)
+    out = P.sort(lists)
+    return (out if descending else out.flip(-1)).movedim(-1, dim)
+
+
+def soft_sort_by(
+    values: Tensor,
+    key: Tensor,
+    *,
+    tau: float | Tensor = 1.0,
+    dim: int = -1,
+    descending: bool = False,
+    relax: Relaxation = neuralsort,
+) -> Tensor:
+    r"""Differentiable `values[argsort(key)]`: permutes a payload by the order of a key.
+
+    $$\text{soft\_sort\_by}(v, k) = \widehat P_{\text{sort}(k)}\, v$$
+
+    Gradients flow to the values and to the key. Its hard counterpart for one list is
+    `values[torch.argsort(key, descending=descending)]`.
+
+    Args:
+        values: The payload, shape `key.shape + payload`: key `(B, n)` sorts values `(B, n)` or
+            `(B, n, d)`.
+        key: What to sort by.
+        tau: Temperature, as in `relax`. A tensor broadcasts with the list dimension last.
+        dim: The dimension of `key` that holds the lists.
+        descending: Largest key first.
+        relax: The relaxation: `neuralsort`, `softsort`, or a `functools.partial` of one.
+
+    Returns:
+        The shape of `values`.
+
+    Raises:
+        TypeError: If either is not floating point.
+        ValueError: If the shapes do not fit or `dim` is out of range.
+
+    Example:
+        >>> names = torch.tensor([10.0, 20.0, 30.0])
+        >>> soft_sort_by(names, torch.tensor([3.0, 1.0, 2.0]), tau=0.01)
+        tensor([20., 30., 10.])
+
+    Time and memory: those of `relax`; O(n log n) and O(n) per payload column for long lists.
+    """
+    P, _, dim = _relaxed("soft_sort_by(key)", key, tau, dim, relax)
+    values = _checks.keyed_values(values, key)
+    payload = values.movedim(dim, key.dim() - 1)  # (..., n, payload)
+    columns = payload.reshape(*payload.shape[: key.dim()], payload.shape[key.dim() :].numel())
+    out = P @ columns
+    out = (out if descending else out.flip(-2)).reshape(payload.shape)
+    return out.movedim(key.dim() - 1, dim)
+
+
+def soft_rank(
+    x: Tensor,
+    *,
+    tau: float | Tensor = 1.0,
+    dim: int = -1,
+    descending: bool = False,
+    relax: Relaxation = neuralsort,
+) -> Tensor:
+    r"""Differentiable ranks, from 1.
+
+    $$\text{soft\_rank}(x)_j = \frac{\sum_i i\,\widehat P_{ij}}{\sum_i \widehat P_{ij}}$$
+
+    Its hard counterpart is `scipy.stats.rankdata(x)`: the smallest value has rank 1, ties share the
+    mean of their ranks. With `descending=True` the largest has rank 1.
+
+    Args:
+        x: Values, any shape.
+        tau: Temperature, as in `relax`. A tensor broadcasts with the list dimension last.
+        dim: The dimension that holds the lists.
+        descending: Count from the largest.
+        relax: The relaxation: `neuralsort`, `softsort`, or a `functools.partial` of one.
+
+    Returns:
+        The shape of `x`, between 1 and n.
+
+    Raises:
+        TypeError: If `x` is not floating point.
+        ValueError: If `dim` is out of range or `tau` negative.
+
+    Example:
+        >>> soft_rank(torch.tensor([30.0, 10.0, 20.0]), tau=0.01)
+        tensor([3., 1., 2.])
+
+    Time and memory: those of `relax`; O(n log n) and O(n) for long lists.
+    """
+    P, lists, dim = _relaxed("soft_rank(x)", x, tau, dim, relax)
+    rank = P.rank()
+    return (rank if descending else lists.shape[-1] + 1 - rank).movedim(-1, dim)
+
+
+def soft_topk(
+    x: Tensor,
+    k: int,
+    *,
+    tau: float | Tensor = 1.0,
+    dim: int = -1,
+    largest: bool = True,
+    relax: Relaxation = neuralsort,
+) -> TopK:
+    r"""Differentiable top-k: the k largest values, and how much each item belongs to them.
+
+    $$\text{values} = \widehat P_{1..k}\, x, \qquad
+      \text{weights}_j = \sum_{i \le k} \widehat P_{ij}$$
+
+    Its hard counterpart is `torch.topk(x, k, dim, largest)`; the weights tend to the 0/1 mask of
+    the chosen items as `tau` tends to 0.
+
+    Args:
+        x: Values, any shape.
+        k: How many.
+        tau: Temperature, as in `relax`. A tensor broadcasts with the list dimension last.
+        dim: The dimension that holds the lists.
+        largest: The largest values, in descending order; else the smallest, in ascending order.
+        relax: The relaxation: `neuralsort`, `softsort`, or a `functools.partial` of one.
+
+    Returns:
+        A named tuple of `values`, of length k along `dim`, and `weights`, of the shape of `x`,
+        which sum to k along `dim`.
+
+    Raises:
+        TypeError: If `x` is not floating point.
+        ValueError: If `k` exceeds the length of the lists or `dim` is out of range.
+
+    Example:
+        >>> top = soft_topk(torch.tensor([30.0, 10.0, 20.0]), 2, tau=0.01)
+        >>> top.values, top.weights
+        (tensor([30., 20.]), tensor([1., 0., 1.]))
+
+    Time and memory: those of the first k rows of `relax`.
+    """
+    x = _checks.scores("soft_topk(x)", x)
+    dim = _checks.dim(dim, x)
+    k = _checks.k(k, x.shape[dim])
+    P, lists, _ = _relaxed("soft_topk(x)", x if largest else -x, tau, dim, relax)
+    top = P.top(k)
+    values = top.sort(lists if largest else -lists)
+    weights = top.mT @ torch.ones(k, dtype=x.dtype, device=x.device)
+    return TopK(values.movedim(-1, dim), weights.movedim(-1, dim))
+
+
+def soft_quantile(
+    x: Tensor,
+    q: float | Tensor,
+    *,
+    tau: float | Tensor = 1.0,
+    dim: int = -1,
+    relax: Relaxation = neuralsort,
+) -> Tensor:
+    r"""Differentiable quantile.
+
+    The soft sort, linearly interpolated at position $q\,(n-1)$. Its hard counterpart is
+    `torch.quantile(x, q, dim)`.
+
+    Args:
+        x: Values, any shape, with at least one item along `dim`.
+        q: In [0, 1]: a number, or a 0-d or 1-d tensor.
+        tau: Temperature, as in `relax`. A tensor broadcasts with the list dimension last.
+        dim: The dimension that holds the lists.
+        relax: The relaxation: `neuralsort`, `softsort`, or a `functools.partial` of one.
+
+    Returns:
+        The shape of `x` without `dim`; for a 1-d `q` one more dimension in front.
+
+    Raises:
+        TypeError: If `x` is not floating point.
+        ValueError: If `q` lies outside [0, 1], `dim` is out of range, or lists are empty.
+
+    Example:
+        >>> soft_quantile(torch.tensor([1.0, 4.0, 2.0, 3.0]), 0.5, tau=0.01)
+        tensor(2.5000)
+
+    Time and memory: those of `relax`; O(n log n) and O(n) for long lists.
+    """
+    P, lists, _ = _relaxed("soft_quantile(x)", x, tau, dim, relax)
+    n = lists.shape[-1]
+    if n == 0:
+        raise ValueError(
+            f"`soft_quantile` needs at least one item along dim {dim}, got shape {tuple(x.shape)}. "
+            "Give lists that are not empty."
+        )
+    at = _checks.quantile(q, x) * (n - 1)
+    ascending = P.sort(lists).flip(-1)
+    below = at.floor().long()
+    above = at.ceil().long()
+    share = (at - below).to(x.dtype).unsqueeze(-1)
+    low = ascending.index_select(-1, below.reshape(-1)).movedim(-1, 0)
+    high = ascending.index_select(-1, above.reshape(-1)).movedim(-1, 0)
+    share = share.reshape(-1, *[1] * (low.dim() - 1))
+    # An infinite neighbour that carries no share must not leave a NaN.
+    mixed = torch.where(share == 0, low, low + share * (high - low))
+    return mixed if at.dim() else mixed.squeeze(0)
+
+
+def soft_median(
+    x: Tensor,
+    *,
+    tau: float | Tensor = 1.0,
+    dim: int = -1,
+    relax: Relaxation = neuralsort,
+) -> Tensor:
+    """Differentiable median: `soft_quantile(x, 0.5)`.
+
+    Its hard counterpart is `torch.quantile(x, 0.5, dim)`: with an even number of items, the mean of
+    the two in the middle.
+
+    Args:
+        x: Values, any shape, with at least one item along `dim`.
+        tau: Temperature, as in `relax`. A tensor broadcasts with the list dimension last.
+        dim: The dimension that holds the lists.
+        relax: The relaxation: `neuralsort`, `softsort`, or a `functools.partial` of one.
+
+    Returns:
+        The shape of `x` without `dim`.
+
+    Example:
+        >>> soft_median(torch.tensor([5.0, 1.0, 3.0]), tau=0.01)
+        tensor(3.)
+    """
+    return soft_quantile(x, 0.5, tau=tau, dim=dim, relax=relax)
+
+
+def tau_for_blur(scores: Tensor, *, ranks: float = 1.0) -> Tensor:
+    r"""The temperature at which NeuralSort blends about `ranks` neighbouring ranks.
+
+    With equal gaps g between sorted scores, a row of NeuralSort is a discrete Gaussian with a
+    standard deviation of $\sqrt{\tau / 2g}$ ranks; this returns $\tau = 2\,g\,\text{ranks}^2$ with
+    the mean gap g of the middle half of each list, which a few outliers do not change. Denser parts
+    of a list blend more, sparser parts less.
+
+    Args:
+        scores: `(..., n)`.
+        ranks: Standard deviation of a row, in ranks; positive.
+
+    Returns:
+        `(..., 1)`, one temperature per list, without gradient: what `tau=` takes.
+
+    Raises:
+        TypeError: If `scores` is not floating point.
+        ValueError: If `ranks` is not positive.
+
+    Example:
+        >>> tau_for_blur(torch.linspace(0.0, 10.0, 101), ranks=2.0)
+        tensor([0.8000])
+    """
+    scores = _checks.scores("tau_for_blur(scores)", scores).detach()
+    ranks = _checks.blur(ranks)
+    n = scores.shape[-1]
+    if n < 2:
+        return torch.ones(*scores.shape[:-1], 1, dtype=scores.dtype, device=scores.device)
+    ordered = scores.sort(-1).values
+    low, high = (n - 1) // 4, n - 1 - (n - 1) // 4
+    gap = (ordered[..., high : high + 1] - ordered[..., low : low + 1]) / (high - low)
+    return 2 * gap * ranks**2

@@ -1,0 +1,143 @@
+"""A batch of blocks of rows: their weights, products with them, and gradients to their logits."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+# Terms that are summed in float32: the sums of longer rows are added in float64.
+LONGEST_SUM = 512
+
+
+@dataclass
+class Block:
+    """A batch of B blocks of S rows, each with a window of W columns, expanded about a centre."""
+
+    weights: Tensor  # (B, K, W) unnormalised, at K nodes
+    interpolate: Tensor | None  # (S, K) or (B, S, K); None where nodes are rows
+    left: int  # columns before the block's own
+    peak: Tensor | None = None  # (B, 1, S) log-weight of each row's own item; None where it is 0
+    lever: Tensor | None = None  # (B, K, W) how far the column's score lies below the row's
+
+    def __post_init__(self) -> None:
+        self.norm = self._to_rows(self.weights.sum(-1).unsqueeze(1))  # (B, 1, S)
+        width, size = self.weights.shape[-1], self.norm.shape[-1]
+        self.own = slice(self.left, self.left + size)  # the columns that are the block's rows
+        self.centre = self.left + size // 2
+        index = torch.arange(width, dtype=self.weights.dtype, device=self.weights.device)
+        self.position = index + (0.5 - self.centre)  # (W,) ranks from the middle of the block
+        self.row = self.position[self.own]  # (S,) the same for the rows
+
+    def _to_rows(self, nodes: Tensor) -> Tensor:
+        return nodes if self.interpolate is None else nodes @ self.interpolate.mT
+
+    def product(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
+        """P x: (B, d, W) -> (B, d, S)."""
+        weights = self.weights if weights is None else weights
+        return self._to_rows(_matmul(x, weights.mT)) / self.norm
+
+    def mean(self, weights: Tensor) -> Tensor:
+        """The product of these weights, normalised like P, with ones: (B, K, W) -> (B, 1, S)."""
+        return self._to_rows(weights.sum(-1).unsqueeze(1)) / self.norm
+
+    def transposed(self, y: Tensor, weights: Tensor | None = None) -> Tensor:
+        """The block's share of P^T y: (B, d, S) -> (B, d, W)."""
+        y = y / self.norm
+        y = y if self.interpolate is None else _matmul(y, self.interpolate)
+        return y @ (self.weights if weights is None else weights)
+
+    def centred(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Values about the centre, which lose no digits to an offset, and the offset."""
+        offset = x[..., self.centre : self.centre + 1]
+        return x - offset, offset
+
+
+def _matmul(a: Tensor, b: Tensor) -> Tensor:
+    """`a @ b`, long sums in pieces that are added in float64."""
+    if a.shape[-1] <= LONGEST_SUM:
+        return a @ b
+    pieces = zip(a.split(LONGEST_SUM, -1), b.split(LONGEST_SUM, -2), strict=True)
+    first, *others = ((a_k @ b_k).double() for a_k, b_k in pieces)
+    return sum(others, first).to(a.dtype)
+
+
+class BilinearGradient:
+    """Gradient of `sum(a * (P b)) + sum(w * log P_own)` to a block's logits, kept in factors.
+
+    `dL[i, j] = P[i, j] (a_i . b_j - s_i) + w_i [j is row i's own item]`, whose rows sum to 0.
+    """
+
+    def __init__(self, block: Block, a: Tensor, b: Tensor, w: Tensor | None = None) -> None:
+        self.block, self.w = block, w
+        self.b, _ = block.centred(b)
+        s = (a * block.product(self.b)).sum(1, keepdim=True)
+        self.y = torch.cat([a, s if w is None else s + w], 1)  # (B, d + 1, S)
+
+    def columns(self, z: list[Tensor]) -> list[Tensor]:
+        """Sums over rows of `z_i dL[i, j]` for each z: (S,) -> (B, 1, W)."""
+        shares = self.block.transposed(torch.cat([self.y * z_i for z_i in z], 1))
+        parts = shares.split(self.y.shape[1], 1)
+        self.payload = parts[0][:, :-1]  # P^T a, for z = 1
+        sums = [(self.b * u[:, :-1]).sum(1, keepdim=True) - u[:, -1:] for u in parts]
+        if self.w is not None:
+            for total, z_i in zip(sums, z, strict=True):
+                total[..., self.block.own] += z_i * self.w
+        return sums
+
+    def tempered(self) -> Tensor:
+        """Sums over columns of `dL[i, j]` times the log-weight, (B, 1, S)."""
+        spread = torch.special.entr(self.block.weights)
+        moved = self.block.product(self.b, spread)
+        total = self.y[:, -1:] * self.block.mean(spread)
+        total = total - (self.y[:, :-1] * moved).sum(1, keepdim=True)
+        if self.w is not None and self.block.peak is not None:
+            total = total + self.w * self.block.peak
+        return total
+
+    def levered(self) -> tuple[Tensor, Tensor]:
+        """Sums of `lever[i, j] dL[i, j]` over rows, (B, 1, W), and over columns, (B, 1, S)."""
+        assert self.block.lever is not None
+        weights = self.block.weights * self.block.lever
+        shares = self.block.transposed(self.y, weights)
+        to_columns = (self.b * shares[:, :-1]).sum(1, keepdim=True) - shares[:, -1:]
+        moved = self.block.product(pad(self.b, (0, 0, 0, 1), value=1.0), weights)
+        to_rows = (self.y * moved)[:, :-1].sum(1, keepdim=True) - (self.y * moved)[:, -1:]
+        self.payload = self.block.transposed(self.y[:, :-1])
+        return to_columns, to_rows
+
+
+class EntropyGradient:
+    """Gradient of `sum(w * entropy)` to a block's logits: `w_i P[i, j] (h_ij - mean of h_i)`.
+
+    Here `h_ij` is minus the log of the unnormalised weight.
+    """
+
+    def __init__(self, block: Block, w: Tensor) -> None:
+        self.block, self.w = block, w
+        self.payload = block.weights[:, :0]  # none
+        self.spread = torch.special.entr(block.weights)
+        self.mean = block.mean(self.spread)
+
+    def columns(self, z: list[Tensor]) -> list[Tensor]:
+        """Sums over rows of `z_i dL[i, j]` for each z: (S,) -> (B, 1, W)."""
+        y = torch.cat([self.w * z_i for z_i in z], 1)
+        sums = self.block.transposed(y, self.spread) - self.block.transposed(y * self.mean)
+        return list(sums.split(1, 1))
+
+    def tempered(self) -> Tensor:
+        """Sums over columns of `dL[i, j]` times the log-weight, (B, 1, S)."""
+        tiny = torch.finfo(self.spread.dtype).tiny
+        square = self.spread * self.block.weights.clamp(min=tiny).log()
+        return self.w * (self.block.mean(square) + self.mean**2)
+
+    def levered(self) -> tuple[Tensor, Tensor]:
+        """Sums of `lever[i, j] dL[i, j]` over rows, (B, 1, W), and over columns, (B, 1, S)."""
+        assert self.block.lever is not None
+        spread, weights = (x * self.block.lever for x in (self.spread, self.block.weights))
+        to_columns = self.block.transposed(self.w, spread)
+        to_columns = to_columns - self.block.transposed(self.w * self.mean, weights)
+        return to_columns, self.w * (self.block.mean(spread) - self.mean * self.block.mean(weights))
+
+
+LogitGradient = BilinearGradient | EntropyGradient

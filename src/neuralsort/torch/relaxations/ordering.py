@@ -1,0 +1,199 @@
+"""Scores in sorted order: what every relaxation of a sort starts from."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+# A gap of this many temperatures carries no weight: exp(-800) is 0 in float64.
+WALL = 800.0
+
+
+class Ordered:
+    """Lists in descending order, with the gaps between neighbours; sorted when first asked.
+
+    The gaps carry the values, exact in float64 whatever the offset of the scores; `scaled` and
+    `unit` carry the gradient. Items that must not mix (absent ones, infinite ones, lists with a
+    temperature of 0) stand behind gaps of `WALL`. A list that holds a NaN has a NaN for a gap.
+    Ties keep the order of their indices; absent items come last.
+
+    Args:
+        scores: `(..., n)`.
+        tau: Temperature, a positive number or a tensor with one per list; lists whose temperature
+            in the tensor is 0 have a wall in every gap.
+        power: Gaps are measured in units of `tau ** (1 / power)`.
+        mask: `(..., n)`, True where the item exists.
+    """
+
+    def __init__(
+        self, scores: Tensor, tau: float | Tensor, mask: Tensor | None, power: float = 1.0
+    ) -> None:
+        self.exact = torch.float32 if scores.device.type == "mps" else torch.float64
+        self.power = power
+        self.hard = None
+        if isinstance(tau, Tensor):
+            tau = tau.to(self.exact)
+            self.hard = tau.detach() == 0
+            tau = torch.where(self.hard, 1.0, tau)
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -torch.inf)
+        self.scores = scores
+        self.tau = tau
+        self.mask = mask
+        self._sorted: tuple[Tensor, Tensor, Tensor] | None = None
+
+    @property
+    def n(self) -> int:
+        """Length of the lists."""
+        return self.scores.shape[-1]
+
+    @property
+    def batch(self) -> torch.Size:
+        """Shape of the batch of lists."""
+        return self.scores.shape[:-1]
+
+    @property
+    def tempered(self) -> bool:
+        """Whether the temperature is a tensor, which may require gradients."""
+        return isinstance(self.tau, Tensor)
+
+    @property
+    def values(self) -> Tensor:
+        """Sorted scores, `(..., n)`."""
+        return self._sort()[0]
+
+    @property
+    def perm(self) -> Tensor:
+        """The item at each position, `(..., n)` int64."""
+        return self._sort()[1]
+
+    @property
+    def open_gaps(self) -> Tensor:
+        """The gap after each position, infinite where nothing passes: `(..., n)`."""
+        return self._sort()[2]
+
+    @property
+    def gaps(self) -> Tensor:
+        """The gap after each position in units, at most `WALL`; the last is `WALL`."""
+        return self.open_gaps.clamp(max=WALL)
+
+    def _scale(self) -> float | Tensor:
+        tau = self.tau.detach() if isinstance(self.tau, Tensor) else self.tau
+        return tau if self.power == 1 else tau ** (1 / self.power)
+
+    def _sort(self) -> tuple[Tensor, Tensor, Tensor]:
+        if self._sorted is not None:
+            return self._sorted
+        values, perm = torch.sort(self.scores, dim=-1, descending=True, stable=True)
+        absent = None
+        if self.mask is not None:  # after the items at -inf
+            absent, last = torch.sort(~self.mask.gather(-1, perm), dim=-1, stable=True)
+            values, perm = values.gather(-1, last), perm.gather(-1, last)
+        fixed = values.detach().to(self.exact)
+        above, below = fixed[..., :-1], fixed[..., 1:]
+        gaps = torch.where(above == below, 0.0, above - below)  # equal infinities are a tie
+        gaps = gaps / self._scale()
+        if self.hard is not None:
+            gaps = gaps.masked_fill(self.hard, torch.inf)
+        if absent is not None:
+            gaps = gaps.masked_fill(absent[..., 1:], torch.inf)
+        if self.n:
+            gaps = pad(gaps, (0, 1), value=torch.inf)
+        self._sorted = values, perm, gaps
+        return self._sorted
+
+    def expand(self, batch: torch.Size) -> "Ordered":
+        """The same lists for a larger batch."""
+        if batch == self.batch:
+            return self
+        larger = Ordered(self.scores.expand(*batch, self.n), self.tau, None, self.power)
+        larger._sorted = tuple(x.expand(*batch, self.n) for x in self._sort())  # pyright: ignore
+        return larger
+
+    def rank(self) -> Tensor:
+        """The position of each item, `(..., n)`."""
+        index = torch.arange(self.n, device=self.perm.device).expand_as(self.perm)
+        return torch.empty_like(self.perm).scatter(-1, self.perm, index)
+
+    def scaled(self) -> Tensor:
+        """Sorted scores in units, `(..., n)`: only for their gradient to the scores."""
+        return self.values.to(self.exact) / self._scale()
+
+    def linked(self) -> Tensor:
+        """The same, where what a change of the scores is worth changes with the temperature.
+
+        For functions of `(linked, unit)` that stand for a function of the scores over the scale:
+        they need it in their second derivatives.
+        """
+        if not isinstance(self.tau, Tensor) or torch.compiler.is_compiling():
+            return self.scaled()
+        scale = self.tau ** (1 / self.power)
+        return _Linked.apply(self.values.to(self.exact), scale)  # pyright: ignore
+
+    def unit(self) -> Tensor | None:
+        """Logarithm of the unit, `(..., 1)`: only for its gradient to a tensor `tau`."""
+        if not isinstance(self.tau, Tensor):
+            return None
+        return (self.tau.log() / self.power).expand(*self.batch, 1)
+
+    def shrink(self, x: Tensor, power: float = 1.0) -> Tensor:
+        """Returns `x`, with the gradient to `tau` of what shrinks with the unit to this power."""
+        unit = self.unit()
+        if unit is None:
+            return x
+        while unit.dim() < x.dim():
+            unit = unit.unsqueeze(-1)
+        return x * (power * (unit.detach() - unit)).exp()
+
+    def distance(self) -> Tensor:
+        """Distance of each position below the first, in units, without gradient: `(..., n)`."""
+        return pad(self.gaps[..., :-1].cumsum(-1), (1, 0))[..., : self.n]
+
+    def poison(self) -> Tensor:
+        """NaN for lists that hold a NaN, else 0: `(..., 1)`."""
+        return torch.where(self.open_gaps.isnan().any(-1, keepdim=True), torch.nan, 0.0)
+
+
+class _Linked(torch.autograd.Function):
+    """Values over a scale that gets no gradient, but changes the one to the values."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(values: Tensor, scale: Tensor) -> Tensor:
+        return values / scale
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+        ctx.save_for_forward(inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # pyright: ignore
+        (scale,) = ctx.saved_tensors
+        return grad / scale, None
+
+    @staticmethod
+    def jvp(ctx: Any, to_values: Tensor, _: Any) -> Tensor:  # pyright: ignore
+        (scale,) = ctx.saved_tensors
+        return to_values / scale
+
+
+def tie_groups(gaps: Tensor) -> tuple[Tensor, Tensor]:
+    """First and last position of the run of equal scores around each position, (..., n)."""
+    n = gaps.shape[-1]
+    index = torch.arange(n, device=gaps.device).expand(gaps.shape)
+    apart = gaps > 0
+    starts = pad(apart[..., :-1], (1, 0), value=True)
+    first = torch.where(starts, index, 0).cummax(-1).values
+    last = torch.where(apart, index, n - 1).flip(-1).cummin(-1).values.flip(-1)
+    return first, last
+
+
+def share_ties(x: Tensor, ties: tuple[Tensor, Tensor]) -> Tensor:
+    """The mean of x over the run of equal scores around each position, (..., n)."""
+    first, last = ties
+    until = pad(x.cumsum(-1), (1, 0))
+    mean = (until.gather(-1, last + 1) - until.gather(-1, first)) / (last - first + 1)
+    return torch.where(first == last, x, mean)
