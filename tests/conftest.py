@@ -1,0 +1,79 @@
+"""Settings of the whole suite: seeds, hypothesis, tolerances, and the form each list takes."""
+
+import os
+
+# The newest instruction sets round differently in oneDNN; must be set before torch is imported.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+from torch import Tensor
+
+from tests.methods import LONGEST_DENSE, in_form
+
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+WEIGHT_ATOL = {
+    torch.float64: 1e-11,
+    torch.float32: 1e-6,
+    torch.bfloat16: 2**-9 + 1e-6,
+    torch.float16: 2**-12 + 1e-6,
+}
+"""Error of one weight in [0, 1]: float32 arithmetic, then for the short types half a last place."""
+
+VALUE_RTOL = {
+    torch.float64: 1e-11,
+    torch.float32: 2e-6,
+    torch.bfloat16: 2**-8,
+    torch.float16: 2**-11,
+}
+"""Error of a product with P, over the largest magnitude in the payload."""
+
+GRADIENT_RTOL = {
+    torch.float64: 1e-9,
+    torch.float32: 1e-5,
+    torch.bfloat16: 2**-7,
+    torch.float16: 2**-10,
+}
+"""Error of a gradient, over the largest magnitude in that gradient."""
+
+SKIPPED_MASS = {torch.float64: 1e-14, torch.float32: 1e-7}
+"""The certified tolerance: what the banded form may leave out of a row."""
+
+settings.register_profile(
+    "local",
+    deadline=None,
+    max_examples=60,
+    # The fixtures used together with @given (a form, a seed) hold for all examples alike.
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+settings.register_profile("ci", settings.get_profile("local"), derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+@pytest.fixture(params=sorted(LONGEST_DENSE))
+def form(request):
+    """Runs the test once with every list dense and once with none."""
+    with in_form(request.param):
+        yield request.param
+
+
+def assert_near(
+    actual: Tensor, expected: Tensor, rtol: float, floor: float = 0.0, what: str = "value"
+) -> None:
+    """The largest error is at most rtol times the largest magnitude expected, or the floor."""
+    assert actual.shape == expected.shape
+    if expected.numel():
+        actual, expected = actual.detach().double(), expected.detach().double()
+        error = (actual - expected).abs().max().item()
+        bound = rtol * max(expected.abs().max().item(), floor)
+        assert error <= bound, f"{what}: error {error:.3g} is above {bound:.3g}"  # also for NaN

@@ -1,0 +1,165 @@
+"""The public surface and the shape of the source: names, layers, docstrings and their examples."""
+
+import ast
+import doctest
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import neuralsort
+import neuralsort.torch as ns
+
+ROOT = Path(inspect.getfile(neuralsort)).parent
+PACKAGE = ROOT / "torch"
+
+PUBLIC = {
+    "neuralsort",
+    "softsort",
+    "RelaxedPermutation",
+    "soft_sort",
+    "soft_sort_by",
+    "soft_rank",
+    "soft_topk",
+    "soft_quantile",
+    "soft_median",
+    "tau_for_blur",
+    "straight_through",
+}
+
+LAYERS = [{"_checks"}, {"gradients", "permutation"}, {"relaxations"}, {"operators"}]
+"""Each room imports from the layers before it, or from its own."""
+
+FUNCTIONS = sorted(name for name in ns.__all__ if inspect.isfunction(getattr(ns, name)))
+
+
+def test_public_names_are_listed_and_resolve():
+    assert PUBLIC.issubset(ns.__all__)
+    assert len(ns.__all__) == len(set(ns.__all__))
+    for name in ns.__all__:
+        assert not name.startswith("_")
+        assert callable(getattr(ns, name))
+
+
+def test_star_import_gives_exactly_the_public_names():
+    room: dict[str, object] = {}
+    exec("from neuralsort.torch import *", room)
+    assert set(room) - {"__builtins__"} == set(ns.__all__)
+
+
+def test_there_is_a_version():
+    assert re.fullmatch(r"\d+\.\d+\.\d+(\.?(a|b|rc|dev)\d+)?", neuralsort.__version__)
+
+
+def test_the_root_imports_no_framework():
+    script = (
+        "import sys, neuralsort; print({'torch', 'jax', 'tensorflow', 'numpy'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "set()"
+
+
+def test_importing_torch_room_needs_torch_only():
+    """SciPy, NumPy-based extras and the compiler stack stay out until they are asked for."""
+    script = (
+        "import sys, torch; before = set(sys.modules); import neuralsort.torch; "
+        "print({m.split('.')[0] for m in set(sys.modules) - before} - {'neuralsort', 'torch'})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    loaded = ast.literal_eval(done.stdout.replace("set()", "{}"))
+    assert not {"scipy", "sklearn", "matplotlib", "jax"} & set(loaded)
+
+
+# -- the shape of the source -----------------------------------------------------------------------
+
+
+def room_of(path: Path) -> str:
+    """The file or folder directly under neuralsort/torch."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported_rooms(path: Path) -> set[str]:
+    """Rooms of neuralsort.torch that a file imports, at its top or inside its functions."""
+    package = ("neuralsort", "torch", *path.relative_to(PACKAGE).parts[:-1])
+    rooms = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            modules = [alias.name.split(".") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = list(package[: len(package) - node.level + 1]) if node.level else []
+            base += node.module.split(".") if node.module else []
+            # `from .. import x` may name a module, so each name counts as one.
+            modules = [[*base, alias.name] for alias in node.names]
+        else:
+            continue
+        rooms |= {m[2] for m in modules if m[:2] == ["neuralsort", "torch"] and len(m) > 2}
+    return rooms
+
+
+def test_layers_are_all_there():
+    rooms = {room_of(path) for path in PACKAGE.rglob("*.py")} - {"__init__"}
+    assert rooms == set().union(*LAYERS)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in sorted(PACKAGE.rglob("*.py")) if path != PACKAGE / "__init__.py"],
+    ids=lambda path: str(path.relative_to(PACKAGE)),
+)
+def test_imports_point_downwards(path):
+    mine = next(i for i, rooms in enumerate(LAYERS) if room_of(path) in rooms)
+    allowed = set().union(*LAYERS[: mine + 1])
+    assert imported_rooms(path) <= allowed
+
+
+def test_layers_are_seen_at_all():
+    """The check above would pass on anything if it found no imports."""
+    assert "permutation" in imported_rooms(PACKAGE / "operators.py") | imported_rooms(
+        PACKAGE / "relaxations" / "lazy.py"
+    )
+
+
+def test_every_file_has_found_its_home():
+    names = {path.stem.strip("_") for path in ROOT.rglob("*.py")}
+    assert not names & {"utils", "util", "common", "helpers", "helper", "misc"}
+
+
+# -- docstrings ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_docstring_explains_arguments_and_result(name):
+    function = getattr(ns, name)
+    text = inspect.getdoc(function)
+    assert text
+    for section in ("Args:", "Returns:", "Example:"):
+        assert section in text, f"{name} has no {section}"
+    for parameter in inspect.signature(function).parameters:
+        assert f"{parameter}:" in text, f"{name} does not explain {parameter}"
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC))
+def test_examples_run(name):
+    thing = getattr(ns, name)
+    module = sys.modules[thing.__module__]
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    runner = doctest.DocTestRunner(optionflags=flags, verbose=False)
+    finder = doctest.DocTestFinder(recurse=inspect.isclass(thing))
+    for test in finder.find(thing, name, module=module, globs={**vars(module), "torch": torch}):
+        runner.run(test)
+    assert runner.tries >= 1, f"{name} has no example that runs"
+    assert runner.failures == 0
+
+
+def test_methods_of_the_operator_are_documented():
+    methods = ["sort", "rank", "top", "log_prob", "permutation", "straight_through", "entropy"]
+    for name in (*methods, "to_dense", "is_unimodal", "from_dense", "mT", "shape", "__matmul__"):
+        assert inspect.getdoc(getattr(ns.RelaxedPermutation, name)), name

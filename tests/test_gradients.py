@@ -1,0 +1,155 @@
+"""First and second derivatives against finite differences, for every request and both forms."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+
+import neuralsort.torch as ns
+from tests.methods import in_form, methods
+
+REQUESTS = {
+    "matmul": lambda P, x: P @ x,
+    "transpose": lambda P, x: P.mT @ x,
+    "sort": lambda P, x: P.sort(x[..., 0]),
+    "rank": lambda P, x: P.rank(),
+    "log_prob": lambda P, x: P.log_prob(torch.arange(P.shape[-1]).expand(P.shape[:-1])),
+    "entropy": lambda P, x: P.entropy(),
+    "to_dense": lambda P, x: P.to_dense(),
+    "top": lambda P, x: P.top(2) @ x,
+    "top transpose": lambda P, x: P.top(2).mT @ x[..., :2, :],
+}
+
+each_method = pytest.mark.parametrize("method", methods())
+each_request = pytest.mark.parametrize("request_", REQUESTS)
+
+TWICE = [name for name in REQUESTS if name != "entropy"]
+"""Entropy is a diagnostic: without the matrix it has first derivatives only."""
+
+
+def spread_out(*shape: int) -> Tensor:
+    """Scores further apart than the steps of the finite differences."""
+    ranks = torch.rand(*shape).argsort(-1).to(torch.float64)
+    return (0.4 * (ranks + 0.3 * torch.rand(*shape, dtype=torch.float64))).requires_grad_()
+
+
+def inputs(*shape: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores, a payload, and a temperature for each list."""
+    x = torch.randn(*shape, 2, dtype=torch.float64, requires_grad=True)
+    tau = (0.5 + torch.rand(*shape[:-1], 1, dtype=torch.float64)).requires_grad_()
+    return spread_out(*shape), x, tau
+
+
+@each_method
+@each_request
+def test_gradcheck(method, request_, form):
+    ask = REQUESTS[request_]
+    assert gradcheck(lambda s, x, tau: ask(method.relax(s, tau=tau), x), inputs(2, 5))
+
+
+@each_method
+@pytest.mark.parametrize("request_", TWICE)
+def test_gradgradcheck(method, request_, form):
+    ask = REQUESTS[request_]
+    assert gradgradcheck(lambda s, x, tau: ask(method.relax(s, tau=tau), x), inputs(2, 4))
+
+
+@each_method
+@pytest.mark.parametrize("tau", [0.05, 30.0])
+@pytest.mark.parametrize(
+    ("request_", "check"),
+    [(name, gradcheck) for name in REQUESTS] + [(name, gradgradcheck) for name in TWICE],
+)
+def test_gradients_in_long_lists(method, request_, check, tau):
+    """Along random directions, where the banded form has many blocks, narrow and wide."""
+    ask = REQUESTS[request_]
+    scores = spread_out(150)
+    x = torch.randn(150, 2, dtype=torch.float64, requires_grad=True)
+    temperature = torch.tensor(tau, dtype=torch.float64, requires_grad=True)
+    with in_form("banded"):
+        assert check(
+            lambda s, x, tau: ask(method.relax(s, tau=tau), x),
+            (scores, x, temperature),
+            fast_mode=True,
+            rtol=1e-2,
+            atol=1e-4,
+        )
+
+
+@each_method
+def test_second_derivative_of_entropy_is_right_or_refused(method, form):
+    s, _, tau = inputs(2, 4)
+    try:
+        assert gradgradcheck(lambda s, tau: method.relax(s, tau=tau).entropy(), (s, tau))
+    except RuntimeError as refusal:
+        if form == "dense" or "entropy" not in str(refusal) or "to_dense" not in str(refusal):
+            raise
+
+
+@each_method
+def test_gradients_through_a_mask(method, form):
+    mask = torch.tensor([[True, False, True, True, True], [True, True, True, False, False]])
+    s, x, tau = inputs(2, 5)
+    for check in (gradcheck, gradgradcheck):
+        assert check(lambda s, x, t: method.relax(s, tau=t, mask=mask) @ x, (s, x, tau))
+        assert check(lambda s, t: method.relax(s, tau=t, mask=mask).rank(), (s, tau))
+
+
+@each_method
+@pytest.mark.parametrize("request_", ["matmul", "rank", "log_prob"])
+def test_second_derivatives_of_both_forms_agree(method, request_):
+    """Hessian times vector, at a length where bands have many blocks."""
+    ask = REQUESTS[request_]
+    scores = torch.randn(300, dtype=torch.float64)
+    x, direction = torch.randn(300, 2, dtype=torch.float64), torch.randn(300, dtype=torch.float64)
+    results = {}
+    for form in ("dense", "banded"):
+        with in_form(form):
+            s = scores.clone().requires_grad_()
+            loss = ask(method.relax(s, tau=0.5), x).square().sum()
+            (first,) = torch.autograd.grad(loss, s, create_graph=True)
+            (results[form],) = torch.autograd.grad(first @ direction, s)
+    error = (results["banded"] - results["dense"]).abs().max()
+    assert error <= 1e-9 * results["dense"].abs().max()
+
+
+# -- straight-through ------------------------------------------------------------------------------
+
+
+def test_straight_through_has_the_value_of_hard_and_the_gradient_of_soft():
+    hard = torch.tensor([1.0, 0.0, 0.0], requires_grad=True)
+    soft = torch.tensor([0.5, 0.3, 0.2], requires_grad=True)
+    upstream = torch.tensor([2.0, -1.0, 4.0])
+    value = ns.straight_through(hard, soft)
+    to_hard, to_soft = torch.autograd.grad(value, (hard, soft), upstream, materialize_grads=True)
+    assert torch.equal(value, hard)
+    assert torch.equal(to_soft, upstream)
+    assert torch.equal(to_hard, torch.zeros(3))
+
+
+def test_straight_through_is_exact_where_hard_plus_soft_minus_soft_is_not():
+    hard, soft = torch.tensor([1e-8, 1.0]), torch.tensor([1e8, 0.1], requires_grad=True)
+    assert torch.equal(ns.straight_through(hard, soft), hard)
+
+
+def test_straight_through_passes_second_derivatives_of_soft():
+    w = torch.tensor([0.3, -0.7], dtype=torch.float64, requires_grad=True)
+    value = ns.straight_through(w.detach().sign(), w**3).sum()
+    (first,) = torch.autograd.grad(value, w, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), w)
+    torch.testing.assert_close(first, 3 * w**2)
+    torch.testing.assert_close(second, 6 * w)
+
+
+@each_method
+def test_straight_through_permutation_differentiates_as_the_relaxed_one(method, form):
+    s, x, tau = inputs(2, 6)
+    upstream = torch.randn(2, 6, 2, dtype=torch.float64)
+    P = method.relax(s, tau=tau)
+    soft = torch.autograd.grad(P @ x, (s, tau), upstream, retain_graph=True)
+    through = torch.autograd.grad(P.straight_through() @ x, (s, tau), upstream, retain_graph=True)
+    for one, other in zip(through, soft, strict=True):
+        torch.testing.assert_close(one, other)
+    (to_x,) = torch.autograd.grad(P.straight_through() @ x, x, upstream)
+    (hard,) = torch.autograd.grad(method.relax(s, tau=0) @ x, x, upstream)
+    assert torch.equal(to_x, hard)
