@@ -1,0 +1,1 @@
+"""Side by side with the peers: time, memory and accuracy, as ratios of one run."""
