@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import pad, threshold
 
 from .. import _checks
 from ..gradients import straight_through
@@ -166,9 +166,12 @@ class _Matrix(torch.autograd.Function):
         moment = torch.empty_like(moment).scatter_(-1, perm, moment).unsqueeze(-2)
         twice = twice.unsqueeze(-1)
         out = torch.empty(*gaps.shape[:-1], rows, n, dtype=dtype, device=gaps.device)
+        least = math.log(torch.finfo(dtype).tiny) + 4
         for i, j in _strips(gaps, rows, rows):
             logits = torch.addcmul(moment - peak[..., i:j, :], twice[i:j], distance)
-            out[..., i:j, :] = torch.softmax(logits, -1, dtype=dtype)
+            # Exponentials that underflow are slow: stop them short, and then set them to 0.
+            weights = torch.softmax(logits.to(dtype).clamp_(min=least), -1)
+            out[..., i:j, :] = threshold(weights, 10 * math.exp(least), 0.0)
         return out
 
     @staticmethod
