@@ -11,7 +11,9 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
+import scipy.special
 import torch
 from torch import Tensor
 
@@ -587,3 +589,19 @@ def test_memory_is_linear_for_every_request():
         ask(ns.neuralsort(scores, tau=0.1)).square().sum().backward()
 """
     assert peak_memory(100_000, requests) < 2**28
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_interpolation_errs_by_less_than_the_tolerance(dtype):
+    """The bound behind the number of Chebyshev rows, for a million items and any gaps.
+
+    A column at exponent a = |2 r d| errs by at most 4 times the sum of I_k(a) from k = nodes on.
+    Beyond the block's neighbourhood its weight has fallen by twice what a exceeds the reach; and a
+    column never counts for more than its own share of the row, which is at least exp(-a) of it.
+    """
+    accuracy = bands.ACCURACY[dtype]
+    a = np.linspace(0.01, 120.0, 12_000)
+    orders = range(accuracy.nodes, accuracy.nodes + 100)
+    error = 4 * sum(scipy.special.iv(k, a) for k in orders)
+    crowd = 1e6 * error * np.exp(-2 * np.clip(a - accuracy.reach, 0.0, None))
+    assert np.minimum(crowd, error * np.exp(a)).max() < accuracy.tol
