@@ -99,7 +99,8 @@ class RelaxedPermutation(_Operator):
 
     def to_dense(self) -> Tensor:
         """The matrix `(..., n, n)`, in the dtype of the scores."""
-        return self._matrix().to(self.dtype)
+        matrix = self._matrix()
+        return matrix if matrix.dtype == self.dtype else matrix.to(self.dtype)
 
     # -- products --------------------------------------------------------------------------------
 

@@ -2,27 +2,20 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad, threshold
+from torch.nn.functional import pad
 
 from .. import _checks
 from ..gradients import straight_through
-from ..permutation import HardPermutation, RelaxedPermutation, matmul
+from ..permutation import HardPermutation, RelaxedPermutation
 from .bands import ACCURACY, SMALLEST, Bands, Sums, chebyshev
 from .blocks import Block, LogitGradient
 from .lazy import ScorePermutation
 from .matrix_free import BandOperator
-from .ordering import WALL, Ordered, tie_groups
-
-# Lists up to this length are compared pair by pair: fewer operations than sorting them.
-PAIRWISE = 32
-# Scores beyond this many temperatures would overflow there: they are as good as infinite.
-ENDLESS = 1e290
-# Entries of the largest float64 temporary of the dense form.
-CHUNK = 1 << 18
+from .neuralsort_matrix import neuralsort_matrix, untie
+from .ordering import Ordered, tie_groups
 
 
 def neuralsort(
@@ -79,11 +72,7 @@ class NeuralSortKernel:
     """Log-weights that fall by the gaps between, each times twice its rank distance."""
 
     def matrix(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
-        if 0 < ordered.n <= PAIRWISE and ordered.mask is None and not ordered.tempered:
-            return _pairwise(ordered, dtype, rows)
-        unit, gaps = ordered.unit(), ordered.gaps
-        unit = gaps.new_zeros(()) if unit is None else unit
-        return _apply_matrix(ordered.linked(), unit, gaps, ordered.perm, dtype, rows)
+        return neuralsort_matrix(ordered, dtype, rows)
 
     def fall(self, ordered: Ordered, place: Tensor) -> Tensor:
         rows = place.shape[-1]
@@ -117,160 +106,12 @@ class NeuralSortKernel:
         return BandOperator(NeuralSortBands, ordered, dtype, rows)
 
 
-def _pairwise(ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
-    """The matrix of short lists, as the equation has it but in float64.
-
-    Plain operations, and few: for short lists each costs as much as its call.
-    """
-    s = ordered.scores.to(ordered.exact)
-    if ordered.tau != 1:
-        s = s / ordered.tau
-    fixed = s.detach()
-    endless = fixed.abs() > ENDLESS
-    wall = fixed.masked_fill(endless, 0.0).abs().amax(-1, keepdim=True) + WALL
-    far = fixed.clamp(-wall, wall)
-    # From the first item, so that an offset of the scores costs no digits.
-    s = torch.where(endless, far, s) - far[..., :1]
-    spread = (s.unsqueeze(-1) - s.unsqueeze(-2)).abs().sum(-1)
-    n = s.shape[-1]
-    coefficient = torch.arange(n - 1, n - 1 - 2 * rows, -2, dtype=s.dtype, device=s.device)
-    logits = torch.addcmul(-spread.unsqueeze(-2), coefficient.unsqueeze(-1), s.unsqueeze(-2))
-    return torch.softmax(logits - logits.detach().amax(-1, keepdim=True), -1, dtype=dtype)
-
-
 def _prefixes(gaps: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
     """Sums over the gaps before each position: of the gaps, and of gaps times (2 m + 1)."""
     inner = gaps[..., :-1]
     weights = torch.stack([torch.ones_like(index), 2 * index + 1])[:, :-1]
     sums = pad((inner.unsqueeze(-2) * weights).cumsum(-1), (1, 0))
     return sums[..., 0, :], sums[..., 1, :]
-
-
-class _Matrix(torch.autograd.Function):
-    """The dense matrix: float64 in the logits, the dtype of the computation in the weights.
-
-    `apply(scaled, unit, gaps, perm, dtype, rows)` in sorted coordinates, but for the columns of
-    the matrix, which are in the order of the items.
-    """
-
-    @staticmethod
-    def forward(
-        scaled: Tensor, unit: Tensor, gaps: Tensor, perm: Tensor, dtype: torch.dtype, rows: int
-    ) -> Tensor:
-        n = gaps.shape[-1]
-        twice = torch.arange(1 - n, n, 2, dtype=gaps.dtype, device=gaps.device)
-        before = pad(gaps[..., :-1], (1, 0))  # the gap before each position
-        distance, moment = before.cumsum(-1), (before * (1 - twice)).cumsum(-1)
-        peak = torch.addcmul(moment, twice, distance).unsqueeze(-1)
-        distance = torch.empty_like(distance).scatter_(-1, perm, distance).unsqueeze(-2)
-        moment = torch.empty_like(moment).scatter_(-1, perm, moment).unsqueeze(-2)
-        twice = twice.unsqueeze(-1)
-        out = torch.empty(*gaps.shape[:-1], rows, n, dtype=dtype, device=gaps.device)
-        least = math.log(torch.finfo(dtype).tiny) + 4
-        for i, j in _strips(gaps, rows, rows):
-            logits = torch.addcmul(moment - peak[..., i:j, :], twice[i:j], distance)
-            # Exponentials that underflow are slow: stop them short, and then set them to 0.
-            weights = torch.softmax(logits.to(dtype).clamp_(min=least), -1)
-            out[..., i:j, :] = threshold(weights, 10 * math.exp(least), 0.0)
-        return out
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-        _, unit, gaps, perm, *_ = inputs
-        ctx.save_for_backward(output, unit, gaps, perm)
-        ctx.save_for_forward(output, unit, gaps, perm)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple:  # pyright: ignore
-        matrix, unit, gaps, perm = ctx.saved_tensors
-        exact = gaps.dtype
-        tempered = ctx.needs_input_grad[1]
-        sums, heat = [], []
-        for i, j in _strips(gaps, matrix.shape[-2], 32):  # few enough for sums in float32
-            weights, g = matrix[..., i:j, :], grad[..., i:j, :]
-            to_logits = weights * g
-            to_logits = to_logits - weights * to_logits.sum(-1, keepdim=True)
-            # Columns summed with 1 and with 2 (row - middle of the strip), so that float32 will do.
-            twice = torch.arange(i - j + 1, j - i, 2, dtype=matrix.dtype, device=matrix.device)
-            part = matmul(torch.stack([torch.ones_like(twice), twice]), to_logits).to(exact)
-            total, moment = part[..., 0, :], part[..., 1, :]
-            sums.append(torch.stack([total, moment + (i + j - 1) * total], -2))
-            if tempered:
-                tiny = torch.finfo(matrix.dtype).tiny
-                heat.append((to_logits * weights.clamp(min=tiny).log()).sum((-1, -2)).to(exact))
-        if not sums:
-            return (torch.zeros_like(gaps), torch.zeros_like(unit), *[None] * 4)
-        both = sum(sums[1:], sums[0])
-        both = both.gather(-1, perm.unsqueeze(-2).expand_as(both))
-        total, moment = both[..., 0, :], both[..., 1, :]
-        place = torch.arange(gaps.shape[-1], dtype=exact, device=gaps.device)
-        before = total.cumsum(-1) - total
-        local_gradient = 2 * place * total - moment
-        to_scaled = _untie(local_gradient, total, before, ties=tie_groups(gaps))
-        to_unit = -sum(heat[1:], heat[0]).unsqueeze(-1) if tempered else None
-        return (to_scaled, to_unit, *[None] * 4)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple, *args: Any) -> tuple[Tensor, int]:
-        tensors = [
-            x.movedim(d, 0) if d is not None else x.expand(info.batch_size, *x.shape)
-            for x, d in zip(args[:4], in_dims[:4], strict=True)
-        ]
-        return _apply_matrix(*tensors, *args[4:]), 0
-
-
-class _MatrixForward(_Matrix):
-    """The same, with forward-mode derivatives, which compiled graphs do not take."""
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, to_unit: Tensor | None, *_: None) -> Tensor:  # pyright: ignore
-        matrix, _, gaps, perm = ctx.saved_tensors
-        logits = torch.zeros_like(matrix)
-        if tangent is not None:
-            first, last = tie_groups(gaps)
-            until = pad(tangent.cumsum(-1), (1, 0))
-            larger, not_smaller = until.gather(-1, first), until.gather(-1, last + 1)
-            constant = (first + last) * tangent + until[..., -1:] - not_smaller - larger
-            by_item = torch.stack([tangent, constant], -2)
-            by_item = by_item.scatter(-1, perm.unsqueeze(-2).expand_as(by_item), by_item)
-            twice = 2 * torch.arange(matrix.shape[-2], device=gaps.device).unsqueeze(-1)
-            logits = (by_item[..., 1:, :] - twice * by_item[..., :1, :]).to(matrix.dtype)
-        if to_unit is not None:
-            log = matrix.clamp(min=torch.finfo(matrix.dtype).tiny).log()
-            logits = logits - log * to_unit.unsqueeze(-1).to(matrix.dtype)
-        return matrix * (logits - (matrix * logits).sum(-1, keepdim=True))
-
-
-def _apply_matrix(*args: Any) -> Tensor:
-    """The matrix; compiled graphs take no function that has forward-mode derivatives."""
-    return (_Matrix if torch.compiler.is_compiling() else _MatrixForward).apply(*args)  # pyright: ignore
-
-
-def _strips(gaps: Tensor, rows: int, most: int) -> list[tuple[int, int]]:
-    """Runs of rows that are formed together, few enough for the cache."""
-    step = max(1, min(CHUNK // max(1, gaps.numel()), most))
-    return [(i, min(i + step, rows)) for i in range(0, rows, step)]
-
-
-def _untie(
-    local_gradient: Tensor, total: Tensor, before: Tensor, *, ties: tuple[Tensor, Tensor]
-) -> Tensor:
-    """Gradient of NeuralSort's logits to sorted scores, with `sign(0) = 0` among ties.
-
-    Args:
-        local_gradient: `(..., n)`. Sums over rows i of `2 (j - i) dL[i, j]`.
-        total: `(..., n)`. Sums over rows of `dL[i, j]`.
-        before: `(..., n)`. Sums of `total` over the items before j.
-        ties: `(first, last)` of the run of equal scores around each position.
-
-    Returns:
-        `(..., n)`.
-    """
-    first, last = ties
-    index = torch.arange(total.shape[-1], device=total.device)
-    larger = before.gather(-1, first)
-    not_smaller = (before + total).gather(-1, last)
-    return local_gradient + (first + last - 2 * index) * total + larger + not_smaller
 
 
 class NeuralSortBands(Bands):
@@ -363,14 +204,14 @@ class NeuralSortBands(Bands):
             return cols[0]
         lists = (self.lists, self.n)
         parts = (x.view(lists).to(self.gaps.dtype) for x in cols)
-        return _untie(*parts, ties=tie_groups(self.gaps.view(lists))).reshape(-1)
+        return untie(*parts, ties=tie_groups(self.gaps.view(lists))).reshape(-1)
 
     @staticmethod
     def compose(gaps: Tensor, place: Tensor, total: Tensor, columns: Sums, rows: Sums) -> Tensor:
         index = torch.arange(gaps.shape[-1], dtype=gaps.dtype, device=gaps.device).expand_as(gaps)
         local_gradient = 2 * (index * total - columns(index))
         before = total.cumsum(-1) - total
-        return _untie(local_gradient, total, before, ties=tie_groups(gaps))
+        return untie(local_gradient, total, before, ties=tie_groups(gaps))
 
 
 def _count(holds: Callable[[Tensor], Tensor], limit: Tensor) -> Tensor:
