@@ -153,3 +153,17 @@ def test_straight_through_permutation_differentiates_as_the_relaxed_one(method, 
     (to_x,) = torch.autograd.grad(P.straight_through() @ x, x, upstream)
     (hard,) = torch.autograd.grad(method.relax(s, tau=0) @ x, x, upstream)
     assert torch.equal(to_x, hard)
+
+
+@each_method
+def test_straight_through_differentiates_products_with_vectors_as_the_relaxed_one(method, form):
+    s, x, tau = inputs(2, 6)
+    vector = x[0, :, 0].detach()
+    P = method.relax(s, tau=tau)
+    Q = P.straight_through()
+    for soft, through in ((P @ vector, Q @ vector), (P.mT @ vector, Q.mT @ vector)):
+        upstream = torch.randn_like(soft)
+        expected = torch.autograd.grad(soft, (s, tau), upstream, retain_graph=True)
+        actual = torch.autograd.grad(through, (s, tau), upstream, retain_graph=True)
+        for one, other in zip(actual, expected, strict=True):
+            torch.testing.assert_close(one, other)

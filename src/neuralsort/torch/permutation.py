@@ -107,6 +107,8 @@ class RelaxedPermutation(_Operator):
     def __matmul__(self, x: Tensor) -> Tensor:
         """`P @ x` by the rules of `torch.matmul`: `(n,)`, `(n, d)` or `(..., n, d)`."""
         x = _checks.payload(x, self.shape[-1], "P @ x")
+        if x.dim() == 1:
+            return self.__matmul__(x.unsqueeze(-1)).squeeze(-1)
         out = torch.promote_types(self.dtype, x.dtype)
         return self._product(x.to(working(out))).to(out)
 
@@ -116,9 +118,11 @@ class RelaxedPermutation(_Operator):
         return Transposed(self)
 
     def _product(self, x: Tensor) -> Tensor:
+        """`P @ x` for `(..., n, d)`."""
         return matmul(self._matrix(), x)
 
     def _transposed(self, y: Tensor) -> Tensor:
+        """`P.mT @ y` for `(..., n, d)`."""
         return matmul(self._matrix().mT, y)
 
     def sort(self, x: Tensor) -> Tensor:
@@ -249,8 +253,6 @@ class HardPermutation(RelaxedPermutation):
         return torch.nn.functional.one_hot(self.permutation(), self._n).to(working(self.dtype))
 
     def _product(self, x: Tensor) -> Tensor:
-        if x.dim() == 1:
-            return self._product(x.unsqueeze(-1)).squeeze(-1)
         perm = self.permutation()
         batch = torch.broadcast_shapes(perm.shape[:-1], x.shape[:-2])
         x = x.expand(*batch, *x.shape[-2:])
@@ -258,8 +260,6 @@ class HardPermutation(RelaxedPermutation):
         return x.gather(-2, index)
 
     def _transposed(self, y: Tensor) -> Tensor:
-        if y.dim() == 1:
-            return self._transposed(y.unsqueeze(-1)).squeeze(-1)
         perm = self.permutation()
         batch = torch.broadcast_shapes(perm.shape[:-1], y.shape[:-2])
         y = y.expand(*batch, *y.shape[-2:])
@@ -340,6 +340,8 @@ class Transposed(_Operator):
     def __matmul__(self, x: Tensor) -> Tensor:
         """`P.mT @ y` by the rules of `torch.matmul`: `(n,)`, `(n, d)` or `(..., n, d)`."""
         y = _checks.payload(x, self.shape[-1], "P.mT @ y")
+        if y.dim() == 1:
+            return self.__matmul__(y.unsqueeze(-1)).squeeze(-1)
         out = torch.promote_types(self._of.dtype, y.dtype)
         return self._of._transposed(y.to(working(out))).to(out)
 

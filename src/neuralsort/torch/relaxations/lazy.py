@@ -144,8 +144,6 @@ class ScorePermutation(RelaxedPermutation):
         return self._multiply("transposed", y) if self._long() else super()._transposed(y)
 
     def _multiply(self, name: str, x: Tensor) -> Tensor:
-        if x.dim() == 1:
-            return self._multiply(name, x.unsqueeze(-1)).squeeze(-1)
         o = self._ordered
         if o.batch.numel() == 1 and x.shape[:-2].numel() != 1:  # one P, many payloads: one sweep
             extra = x.shape[:-2]
