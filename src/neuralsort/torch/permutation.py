@@ -187,7 +187,9 @@ class RelaxedPermutation(_Operator):
             matrix.expand(*batch, *matrix.shape[-2:]),
             perm.expand(*batch, perm.shape[-1]),
         )
-        return matrix.gather(-1, perm.unsqueeze(-1)).squeeze(-1).log()
+        weight = matrix.gather(-1, perm.unsqueeze(-1)).squeeze(-1)
+        nothing = weight == 0  # whose gradient is 0, not NaN
+        return weight.masked_fill(nothing, 1.0).log().masked_fill(nothing, -torch.inf)
 
     def entropy(self) -> Tensor:
         """Entropy of each row in nats, `(..., n)`: 0 for a hard row, `log(n)` for a flat one."""
@@ -250,7 +252,8 @@ class HardPermutation(RelaxedPermutation):
         return "hard"
 
     def _matrix(self) -> Tensor:
-        return torch.nn.functional.one_hot(self.permutation(), self._n).to(working(self.dtype))
+        item = torch.arange(self._n, device=self.device)
+        return (self.permutation().unsqueeze(-1) == item).to(working(self.dtype))
 
     def _product(self, x: Tensor) -> Tensor:
         perm = self.permutation()

@@ -1,0 +1,241 @@
+"""Thin modules: each stores the options of a function and calls it. The functions explain them."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from .losses import knn_loss, permutation_cross_entropy, plackett_luce_nll, topk_cross_entropy
+from .operators import Relaxation, TopK, soft_topk
+from .permutation import RelaxedPermutation
+from .ranking_losses import approx_ndcg, kendall_loss, neural_ndcg, ranknet_loss, spearman_loss
+from .relaxations import neuralsort
+
+__all__ = [
+    "ApproxNDCG",
+    "KNNLoss",
+    "KendallLoss",
+    "NeuralNDCG",
+    "NeuralSort",
+    "PermutationCrossEntropy",
+    "PlackettLuceNLL",
+    "RankNetLoss",
+    "SoftTopK",
+    "SpearmanLoss",
+    "TopKCrossEntropy",
+]
+
+
+class _Module(torch.nn.Module):
+    """Keeps options as attributes, so that a temperature may be a parameter or a buffer."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__()
+        for name, value in options.items():
+            setattr(self, name, value)
+        self._names = tuple(options)
+
+    def _options(self) -> dict:
+        return {name: getattr(self, name) for name in self._names}
+
+    def extra_repr(self) -> str:
+        """The options."""
+        shown = {name: getattr(x, "__name__", repr(x)) for name, x in self._options().items()}
+        return ", ".join(f"{name}={text}" for name, text in shown.items())
+
+
+class NeuralSort(_Module):
+    """`neuralsort` as a module: scores `(..., n)` to a relaxed permutation, largest first.
+
+    Example:
+        >>> NeuralSort(tau=0.1)(torch.tensor([1.0, 3.0, 2.0])).permutation()
+        tensor([1, 2, 0])
+    """
+
+    def __init__(self, *, tau: float | Tensor = 1.0) -> None:
+        super().__init__(tau=tau)
+
+    def forward(self, scores: Tensor, *, mask: Tensor | None = None) -> RelaxedPermutation:
+        return neuralsort(scores, mask=mask, **self._options())
+
+
+class SoftTopK(_Module):
+    """`soft_topk` as a module: the k largest values, and how much each item belongs to them.
+
+    Example:
+        >>> SoftTopK(2, tau=0.01)(torch.tensor([30.0, 10.0, 20.0])).weights
+        tensor([1., 0., 1.])
+    """
+
+    def __init__(
+        self,
+        k: int,
+        *,
+        tau: float | Tensor = 1.0,
+        dim: int = -1,
+        largest: bool = True,
+        relax: Relaxation = neuralsort,
+    ) -> None:
+        super().__init__(k=k, tau=tau, dim=dim, largest=largest, relax=relax)
+
+    def forward(self, x: Tensor) -> TopK:
+        return soft_topk(x, **self._options())
+
+
+class PermutationCrossEntropy(_Module):
+    """`permutation_cross_entropy` as a module.
+
+    Example:
+        >>> P = neuralsort(torch.tensor([1.0, 3.0, 2.0]), tau=0.1)
+        >>> PermutationCrossEntropy()(P, torch.tensor([1, 2, 0])).round(decimals=3)
+        tensor(0.)
+    """
+
+    def __init__(self, *, reduction: str = "mean") -> None:
+        super().__init__(reduction=reduction)
+
+    def forward(
+        self, P: RelaxedPermutation, target: Tensor, *, mask: Tensor | None = None
+    ) -> Tensor:
+        return permutation_cross_entropy(P, target, mask=mask, **self._options())
+
+
+class KNNLoss(_Module):
+    """`knn_loss` as a module.
+
+    Example:
+        >>> P = neuralsort(-torch.tensor([0.1, 5.0, 9.0]), tau=0.1)
+        >>> KNNLoss(1)(P, torch.tensor([True, False, False])).round(decimals=3)
+        tensor(-1.)
+    """
+
+    def __init__(self, k: int, *, reduction: str = "mean") -> None:
+        super().__init__(k=k, reduction=reduction)
+
+    def forward(
+        self, P: RelaxedPermutation, same_label: Tensor, *, mask: Tensor | None = None
+    ) -> Tensor:
+        return knn_loss(P, same_label, mask=mask, **self._options())
+
+
+class PlackettLuceNLL(_Module):
+    """`plackett_luce_nll` as a module.
+
+    Example:
+        >>> PlackettLuceNLL()(torch.tensor([0.0, 1.0, 2.0]), torch.tensor([2, 1, 0]))
+        tensor(0.7209)
+    """
+
+    def __init__(self, *, reduction: str = "mean") -> None:
+        super().__init__(reduction=reduction)
+
+    def forward(self, logits: Tensor, ranking: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        return plackett_luce_nll(logits, ranking, mask=mask, **self._options())
+
+
+class TopKCrossEntropy(_Module):
+    """`topk_cross_entropy` as a module.
+
+    Example:
+        >>> loss = TopKCrossEntropy({1: 0.5, 5: 0.5}, tau=1.0)
+        >>> loss(torch.zeros(4, 10), torch.tensor([0, 3, 5, 9]))
+        tensor(1.2040)
+    """
+
+    def __init__(
+        self,
+        k: int | Mapping[int, float],
+        *,
+        tau: float | Tensor,
+        relax: Relaxation = neuralsort,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(k=k, tau=tau, relax=relax, reduction=reduction)
+
+    def forward(self, logits: Tensor, labels: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        return topk_cross_entropy(logits, labels, mask=mask, **self._options())
+
+
+class NeuralNDCG(_Module):
+    """`neural_ndcg` as a module.
+
+    Example:
+        >>> NeuralNDCG(tau=0.01)(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 0, 0]))
+        tensor(0.)
+    """
+
+    def __init__(
+        self,
+        *,
+        tau: float | Tensor,
+        k: int | None = None,
+        iterations: int = 10,
+        relax: Relaxation = neuralsort,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(tau=tau, k=k, iterations=iterations, relax=relax, reduction=reduction)
+
+    def forward(self, scores: Tensor, relevance: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        return neural_ndcg(scores, relevance, mask=mask, **self._options())
+
+
+class ApproxNDCG(_Module):
+    """`approx_ndcg` as a module.
+
+    Example:
+        >>> ApproxNDCG(tau=0.01)(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 0, 0]))
+        tensor(0.)
+    """
+
+    def __init__(self, *, tau: float | Tensor, reduction: str = "mean") -> None:
+        super().__init__(tau=tau, reduction=reduction)
+
+    def forward(self, scores: Tensor, relevance: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        return approx_ndcg(scores, relevance, mask=mask, **self._options())
+
+
+class SpearmanLoss(_Module):
+    """`spearman_loss` as a module.
+
+    Example:
+        >>> SpearmanLoss(tau=0.01)(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 2, 3]))
+        tensor(2.)
+    """
+
+    def __init__(
+        self, *, tau: float | Tensor, relax: Relaxation = neuralsort, reduction: str = "mean"
+    ) -> None:
+        super().__init__(tau=tau, relax=relax, reduction=reduction)
+
+    def forward(self, x: Tensor, target: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        return spearman_loss(x, target, mask=mask, **self._options())
+
+
+class KendallLoss(_Module):
+    """`kendall_loss` as a module.
+
+    Example:
+        >>> KendallLoss(tau=0.01)(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 2, 3]))
+        tensor(2.)
+    """
+
+    def __init__(self, *, tau: float | Tensor, reduction: str = "mean") -> None:
+        super().__init__(tau=tau, reduction=reduction)
+
+    def forward(self, x: Tensor, target: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        return kendall_loss(x, target, mask=mask, **self._options())
+
+
+class RankNetLoss(_Module):
+    """`ranknet_loss` as a module.
+
+    Example:
+        >>> RankNetLoss()(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0, 2, 1]))
+        tensor(0.5845)
+    """
+
+    def __init__(self, *, tau: float | Tensor = 1.0, reduction: str = "mean") -> None:
+        super().__init__(tau=tau, reduction=reduction)
+
+    def forward(self, scores: Tensor, relevance: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        return ranknet_loss(scores, relevance, mask=mask, **self._options())

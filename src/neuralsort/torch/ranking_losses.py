@@ -1,0 +1,313 @@
+"""Losses for learning to rank: scores against relevance, or values against a target order.
+
+Lists may be padded: `mask` is True where the item exists, and what the other places hold changes
+neither value nor gradient. A list from which nothing can be learned (no items, one item, relevance
+or target all equal) has loss 0 and no gradient.
+"""
+
+import torch
+from torch import Tensor
+
+from . import _checks
+from .losses import reduced, relaxed
+from .metrics import average_ranks, discounts, gains, ideal_dcg
+from .operators import Relaxation
+from .permutation import RelaxedPermutation, working
+from .relaxations import neuralsort
+
+
+def neural_ndcg(
+    scores: Tensor,
+    relevance: Tensor,
+    *,
+    tau: float | Tensor,
+    k: int | None = None,
+    iterations: int = 10,
+    mask: Tensor | None = None,
+    relax: Relaxation = neuralsort,
+    reduction: str = "mean",
+) -> Tensor:
+    r"""NeuralNDCG: one minus the NDCG of a relaxed order.
+
+    $$1 - \frac{1}{\text{ideal DCG@}k} \sum_{i=1}^{k} \frac{(\widetilde P g)_i}{\log_2(1+i)},
+      \qquad g_j = 2^{r_j} - 1$$
+
+    where $\widetilde P$ is the relaxed permutation of the scores, its rows and columns scaled in
+    turn (Sinkhorn) so that both sum to 1: no item is counted more than once. The scaling needs
+    products with $\widehat P$ alone, and the matrix is not written down where they do without. Its
+    hard counterpart, which it tends to as `tau` tends to 0, is `1 - metrics.ndcg(scores,
+    relevance, k=k)`.
+
+    Args:
+        scores: `(..., n)`. Larger ranks first.
+        relevance: `(..., n)`, of any real dtype, not negative.
+        tau: Temperature, as in `relax`.
+        k: How many of the first places count; None is all. Lists may be shorter.
+        iterations: How often columns and rows are scaled. With 0 columns keep their sums, each
+            step costs one product instead of `2 * iterations + 1`, and the loss may fall below 0.
+        mask: `(..., n)` boolean, True where the item exists.
+        relax: The relaxation: `neuralsort`, `softsort`, or a `functools.partial` of one.
+        reduction: `"mean"` or `"sum"` over lists, or `"none"`.
+
+    Returns:
+        A scalar, or one loss per list for `"none"`. A list in which nothing is relevant has loss 0.
+
+    Raises:
+        TypeError: If `scores` is not floating point, or `mask` not boolean.
+        ValueError: If a shape does not fit, `k` is not positive, or `reduction` is not known.
+
+    Example:
+        >>> scores = torch.tensor([0.3, 0.2, 0.1], requires_grad=True)
+        >>> loss = neural_ndcg(scores, torch.tensor([1, 0, 2]), tau=0.1)
+        >>> loss
+        tensor(0.3061, grad_fn=<MeanBackward0>)
+
+    Reference: Pobrotyn and Białobrzeski (2021); without the scaling, with NeuralSort, Swezey et al.
+    (2021). Time and memory: those of `2 * iterations + 1` products with `relax`.
+    """
+    scores, relevance, mask = _lists("neural_ndcg", "scores", "relevance", scores, relevance, mask)
+    k = _checks.cutoff(k, scores.shape[-1])
+    worth = gains(relevance, mask, working(scores.dtype))
+    P = relaxed(scores, tau, mask, relax)
+    if _checks.iterations(iterations):
+        soft = _doubly_scaled(P, worth, iterations)[..., :k]
+    else:
+        soft = P.top(k).sort(worth)
+    found = (soft * discounts(k, worth)).sum(-1)
+    return reduced(_one_minus_share(found, ideal_dcg(worth, k)).to(scores.dtype), reduction)
+
+
+def _doubly_scaled(P: RelaxedPermutation, x: Tensor, iterations: int) -> Tensor:
+    """`diag(rows) P diag(columns) x`, with the scales that make rows and columns sum to 1."""
+    rows = torch.ones(P.shape[:-1], dtype=x.dtype, device=x.device).unsqueeze(-1)
+    columns = rows
+    for _ in range(iterations):
+        columns = 1 / (P.mT @ rows)
+        rows = 1 / (P @ columns)
+    return (rows * (P @ (columns * x.unsqueeze(-1)))).squeeze(-1)
+
+
+def approx_ndcg(
+    scores: Tensor,
+    relevance: Tensor,
+    *,
+    tau: float | Tensor,
+    mask: Tensor | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    r"""ApproxNDCG: one minus the NDCG at ranks smoothed by sigmoids of differences.
+
+    $$1 - \frac{1}{\text{ideal DCG}} \sum_j \frac{2^{r_j} - 1}{\log_2(1 + \pi_j)}, \qquad
+      \pi_j = 1 + \sum_{u \ne j} \sigma\Big(\frac{s_u - s_j}{\tau}\Big)$$
+
+    Its hard counterpart, which it tends to as `tau` tends to 0, is `1 - metrics.ndcg(scores,
+    relevance)`.
+
+    Args:
+        scores: `(..., n)`. Larger ranks first.
+        relevance: `(..., n)`, of any real dtype, not negative.
+        tau: Temperature, positive: a difference of scores that is to count as clear.
+        mask: `(..., n)` boolean, True where the item exists.
+        reduction: `"mean"` or `"sum"` over lists, or `"none"`.
+
+    Returns:
+        A scalar, or one loss per list for `"none"`. A list in which nothing is relevant has loss 0.
+
+    Raises:
+        TypeError: If `scores` is not floating point, or `mask` not boolean.
+        ValueError: If a shape does not fit, `tau` is not positive, or `reduction` is not known.
+
+    Example:
+        >>> scores = torch.tensor([0.3, 0.2, 0.1], requires_grad=True)
+        >>> approx_ndcg(scores, torch.tensor([1, 0, 2]), tau=0.1)
+        tensor(0.3348, grad_fn=<MeanBackward0>)
+
+    Reference: Qin, Liu and Li (2010). Time and memory: O(n^2).
+    """
+    scores, relevance, mask = _lists("approx_ndcg", "scores", "relevance", scores, relevance, mask)
+    worth = gains(relevance, mask, working(scores.dtype))
+    above = torch.sigmoid(-_differences(scores, tau, mask))  # [j, u]: how far u ranks before j
+    if mask is not None:
+        above = above.masked_fill(~mask.unsqueeze(-2), 0.0)
+    rank = above.sum(-1) + 0.5  # each item counts as half before itself
+    found = (worth / torch.log2(1 + rank)).sum(-1)
+    ideal = ideal_dcg(worth, scores.shape[-1])
+    return reduced(_one_minus_share(found, ideal).to(scores.dtype), reduction)
+
+
+def spearman_loss(
+    x: Tensor,
+    target: Tensor,
+    *,
+    tau: float | Tensor,
+    mask: Tensor | None = None,
+    relax: Relaxation = neuralsort,
+    reduction: str = "mean",
+) -> Tensor:
+    r"""One minus Spearman's correlation, with soft ranks in place of ranks.
+
+    $$1 - \operatorname{corr}\big(\text{soft\_rank}(x),\, \text{rank}(\text{target})\big)$$
+
+    The ranks of the target are hard, ties sharing their mean. The loss lies between 0 and 2; its
+    hard counterpart, which it tends to as `tau` tends to 0, is `1 - metrics.spearman(x, target)`.
+
+    Args:
+        x: `(..., n)`.
+        target: `(..., n)`, of any real dtype: only its order counts. It gets no gradient.
+        tau: Temperature, as in `relax`.
+        mask: `(..., n)` boolean, True where the item exists.
+        relax: The relaxation: `neuralsort`, `softsort`, or a `functools.partial` of one.
+        reduction: `"mean"` or `"sum"` over lists, or `"none"`.
+
+    Returns:
+        A scalar, or one loss per list for `"none"`. A list whose target is all tied has loss 0. One
+        whose `x` is all tied, where the correlation jumps, has loss 1, and neither has a gradient.
+
+    Raises:
+        TypeError: If `x` is not floating point, or `mask` not boolean.
+        ValueError: If a shape does not fit, or `reduction` is not known.
+
+    Example:
+        >>> x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+        >>> spearman_loss(x, torch.tensor([10, 30, 20]), tau=0.1)
+        tensor(0.5000, grad_fn=<MeanBackward0>)
+
+    Reference: Blondel et al. (2020) for the idea. Time and memory: those of `relax`.
+    """
+    x, target, mask = _lists("spearman_loss", "x", "target", x, target, mask)
+    soft = _centred(relaxed(x, tau, mask, relax).rank(), mask)
+    hard = _centred(average_ranks(target.to(soft.dtype), mask).to(soft.dtype), mask)
+    spread, wanted = soft.square().sum(-1), hard.square().sum(-1)
+    tied = spread <= x.shape[-1] ** 3 * (8 * torch.finfo(soft.dtype).eps) ** 2  # but for rounding
+    scale = (torch.where(tied, 1.0, spread) * torch.where(wanted == 0, 1.0, wanted)).sqrt()
+    correlation = torch.where(tied, 0.0, (soft * hard).sum(-1) / scale)
+    return reduced(torch.where(wanted == 0, 0.0, 1 - correlation).to(x.dtype), reduction)
+
+
+def kendall_loss(
+    x: Tensor,
+    target: Tensor,
+    *,
+    tau: float | Tensor,
+    mask: Tensor | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    r"""One minus Kendall's correlation, with soft signs in place of signs.
+
+    $$1 - \frac{1}{|D|} \sum_{(i, j) \in D} \tanh\Big(\frac{x_i - x_j}{\tau}\Big), \qquad
+      D = \{(i, j) : \text{target}_i > \text{target}_j\}$$
+
+    The loss lies between 0 and 2. Its hard counterpart, which it tends to as `tau` tends to 0, is
+    `1 - scipy.stats.somersd(target, x).statistic`, which for a target without ties is
+    `1 - metrics.kendall_tau(x, target)`.
+
+    Args:
+        x: `(..., n)`.
+        target: `(..., n)`, of any real dtype: only its order counts. It gets no gradient.
+        tau: Temperature, positive: a difference of `x` that is to count as clear.
+        mask: `(..., n)` boolean, True where the item exists.
+        reduction: `"mean"` or `"sum"` over lists, or `"none"`.
+
+    Returns:
+        A scalar, or one loss per list for `"none"`. A list whose target is all tied has loss 0.
+
+    Raises:
+        TypeError: If `x` is not floating point, or `mask` not boolean.
+        ValueError: If a shape does not fit, `tau` is not positive, or `reduction` is not known.
+
+    Example:
+        >>> x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+        >>> kendall_loss(x, torch.tensor([10, 30, 20]), tau=0.1)
+        tensor(0.6667, grad_fn=<MeanBackward0>)
+
+    Reference: Kendall (1938) and Somers (1962) for the statistics. Time and memory: O(n^2).
+    """
+    x, target, mask = _lists("kendall_loss", "x", "target", x, target, mask)
+    agreement = torch.tanh(_differences(x, tau, mask))
+    return reduced(_mean_over_decided(1 - agreement, target, mask).to(x.dtype), reduction)
+
+
+def ranknet_loss(
+    scores: Tensor,
+    relevance: Tensor,
+    *,
+    tau: float | Tensor = 1.0,
+    mask: Tensor | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    r"""RankNet: logistic loss over the pairs whose relevance differs.
+
+    $$\frac{1}{|D|} \sum_{(i, j) \in D} \log\big(1 + e^{-(s_i - s_j)/\tau}\big), \qquad
+      D = \{(i, j) : r_i > r_j\}$$
+
+    Its hard counterpart is the share of pairs in the wrong order, of which it is, over log 2, a
+    convex upper bound.
+
+    Args:
+        scores: `(..., n)`. Larger ranks first.
+        relevance: `(..., n)`, of any real dtype: only its order counts.
+        tau: Temperature, positive: the unit of the scores.
+        mask: `(..., n)` boolean, True where the item exists.
+        reduction: `"mean"` or `"sum"` over lists, or `"none"`.
+
+    Returns:
+        A scalar, or one loss per list for `"none"`. A list of equal relevance has loss 0.
+
+    Raises:
+        TypeError: If `scores` is not floating point, or `mask` not boolean.
+        ValueError: If a shape does not fit, `tau` is not positive, or `reduction` is not known.
+
+    Example:
+        >>> scores = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+        >>> ranknet_loss(scores, torch.tensor([0, 2, 1]))
+        tensor(0.5845, grad_fn=<MeanBackward0>)
+
+    Reference: Burges et al. (2005). Time and memory: O(n^2).
+    """
+    scores, relevance, mask = _lists("ranknet_loss", "scores", "relevance", scores, relevance, mask)
+    cost = torch.nn.functional.softplus(-_differences(scores, tau, mask))
+    return reduced(_mean_over_decided(cost, relevance, mask).to(scores.dtype), reduction)
+
+
+# -- what they share -------------------------------------------------------------------------------
+
+
+def _lists(
+    loss: str, first: str, second: str, x: Tensor, other: Tensor, mask: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Values with gradient, what goes with each of them, and which are there."""
+    x = _checks.scores(f"{loss}({first})", x)
+    other = _checks.per_item(f"{loss}({second})", other, x.shape).detach()
+    return x, other, _checks.mask(mask, x)
+
+
+def _centred(ranks: Tensor, mask: Tensor | None) -> Tensor:
+    """Ranks of the items that are there, minus their mean; 0 for the others."""
+    there = torch.ones_like(ranks, dtype=torch.bool) if mask is None else mask
+    ranks = ranks.masked_fill(~there, 0.0)
+    mean = ranks.sum(-1, keepdim=True) / there.sum(-1, keepdim=True).clamp(min=1)
+    return (ranks - mean).masked_fill(~there, 0.0)
+
+
+def _differences(x: Tensor, tau: float | Tensor, mask: Tensor | None) -> Tensor:
+    """`(x_i - x_j) / tau` for all pairs, `(..., n, n)`; absent items stand at 0."""
+    tau = _checks.positive_tau(tau, x)
+    tau = tau.unsqueeze(-1) if isinstance(tau, Tensor) and tau.dim() else tau
+    x = x.to(working(x.dtype))
+    x = x if mask is None else x.masked_fill(~mask, 0.0)
+    return (x.unsqueeze(-1) - x.unsqueeze(-2)) / tau
+
+
+def _mean_over_decided(cost: Tensor, order: Tensor, mask: Tensor | None) -> Tensor:
+    """The mean cost `(...)` of the pairs (i, j) whose order says i before j."""
+    decided = order.unsqueeze(-1) > order.unsqueeze(-2)
+    if mask is not None:
+        decided = decided & mask.unsqueeze(-1) & mask.unsqueeze(-2)
+    total = cost.masked_fill(~decided, 0.0).sum((-1, -2))
+    return total / decided.sum((-1, -2)).clamp(min=1)
+
+
+def _one_minus_share(found: Tensor, ideal: Tensor) -> Tensor:
+    """`1 - found / ideal`, and 0 where there is nothing to find."""
+    nothing = ideal <= 0
+    return torch.where(nothing, 0.0, 1 - found / torch.where(nothing, 1.0, ideal))
