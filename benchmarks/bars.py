@@ -136,3 +136,16 @@ def bars(measurements: Iterable[Measurement]) -> Iterator[Bar]:
         for mode in MODES
     ]
     yield Bar(what, values, 13, 11, _times)
+
+    ours = seconds("bitonic_network", 100, 100, 1.0, BOTH)
+    values = [_ratio(seconds("diffsort", 100, 100, 1.0, BOTH), ours)]
+    what = f"bitonic network, {BOTH}, 100x100: faster than diffsort by"
+    yield Bar(what, values, 5, 8, _times, at_most=False)
+    ranks = [seconds("fast_soft_rank", 1, MILLION, 1.0, mode) for mode in MODES]
+    values = [_ratio(one, floor) for one in ranks]
+    what = "`fast_soft_rank`, n = 10^6, worst mode: multiple of `torch.sort`"
+    yield Bar(what, values, 6, 3, _times)
+    peer = [seconds("torchsort-rank", 1, MILLION, 1.0, mode) for mode in MODES]
+    values = [_ratio(one, other) for one, other in zip(ranks, peer, strict=True)]
+    what = "`fast_soft_rank`, n = 10^6, worst mode: multiple of torchsort, which is compiled"
+    yield Bar(what, values, 3, 2, _times)

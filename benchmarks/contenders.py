@@ -15,7 +15,10 @@ MATRIX_LIMIT = 2**28
 """Bytes of one float32 (batch, n, n) matrix above which quadratic contenders sit out."""
 
 NETWORK_LIMIT = 2**22
-"""The same for sorting networks, which multiply such matrices in every layer."""
+"""The same for networks that work on such matrices in every one of many layers."""
+
+LAYERS_LIMIT = 2**25
+"""The same for methods that need a few dozen of them."""
 
 
 def failure(error: Exception) -> str:
@@ -91,10 +94,28 @@ def _softtorch(n: int, tau: float) -> Sorter:
     )
 
 
-def _torchsort(n: int, tau: float) -> Sorter:
-    del n
-    soft_sort = importlib.import_module("torchsort").soft_sort
-    return lambda scores: soft_sort(scores, regularization_strength=tau)
+def _registered(name: str, ask: str | None) -> Callable[[int, float], Sorter]:
+    """A method of the registry, asked for its matrix or its sorted values."""
+
+    def prepare(n: int, tau: float) -> Sorter:
+        del n
+        function = importlib.import_module("neuralsort.torch.registry").METHODS[name].function
+        if ask is None:
+            return lambda scores: function(scores, strength=tau)
+        if ask == "sort":
+            return lambda scores: function(scores, tau=tau).sort(scores)
+        return lambda scores: function(scores, tau=tau).to_dense()
+
+    return prepare
+
+
+def _torchsort(name: str) -> Callable[[int, float], Sorter]:
+    def prepare(n: int, tau: float) -> Sorter:
+        del n
+        function = getattr(importlib.import_module("torchsort"), name)
+        return lambda scores: function(scores, regularization_strength=tau)
+
+    return prepare
 
 
 def _diffsort(n: int, tau: float) -> Sorter:
@@ -111,8 +132,19 @@ CONTENDERS = {
         Contender("paper-formula", "P", _paper_formula, MATRIX_LIMIT),
         Contender("paper-row-sum", "P", _paper_row_sum, MATRIX_LIMIT),
         Contender("softtorch", "P", _softtorch, MATRIX_LIMIT),
+        Contender("softsort", "P", _registered("softsort", "matrix"), MATRIX_LIMIT),
+        Contender("softsort-sort", "values", _registered("softsort", "sort")),
+        Contender("lapsum", "P", _registered("lapsum", "matrix"), MATRIX_LIMIT),
+        Contender("lapsum-sort", "values", _registered("lapsum", "sort")),
+        Contender("sinkhorn_sort", "P", _registered("sinkhorn_sort", "matrix"), LAYERS_LIMIT),
+        Contender("odd_even_network", "P", _registered("odd_even_network", "matrix"), NETWORK_LIMIT),
+        Contender("bitonic_network", "P", _registered("bitonic_network", "matrix"), LAYERS_LIMIT),
+        Contender("bitonic-sort", "values", _registered("bitonic_network", "sort")),
         Contender("diffsort", "P", _diffsort, NETWORK_LIMIT),
-        Contender("torchsort", "values", _torchsort),
+        Contender("fast_soft_sort", "values", _registered("fast_soft_sort", None)),
+        Contender("fast_soft_rank", "values", _registered("fast_soft_rank", None)),
+        Contender("torchsort", "values", _torchsort("soft_sort")),
+        Contender("torchsort-rank", "values", _torchsort("soft_rank")),
     )
 }
 """Every contender by name, in the order of the tables."""

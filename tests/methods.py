@@ -1,10 +1,11 @@
-"""The one table of methods, and the two forms each of them has."""
+"""The registry with an oracle for every row, and the two forms that some methods have."""
 
 import functools
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +13,8 @@ import torch
 from torch import Tensor
 
 import neuralsort.torch as ns
+from neuralsort.torch import registry
 from tests import oracle
-
-LAWS = frozenset({"equivariance", "shift", "scale", "limit", "unimodality"})
 
 LONGEST_DENSE = {"dense": 10**9, "banded": 0}
 """The form's name, and the length up to which lists must be dense to get it always."""
@@ -22,17 +22,37 @@ LONGEST_DENSE = {"dense": 10**9, "banded": 0}
 
 @dataclass(frozen=True)
 class Method:
-    """A relaxation, its oracle, and what holds for it."""
+    """A relaxation of scores: its row of the registry, its oracle, and how to run it in tests."""
 
-    name: str
-    relax: Callable[..., ns.RelaxedPermutation]
-    logits: Callable[[Sequence[float], float], oracle.Logits]
-    formula: Callable[[Tensor], Tensor]  # logits times tau, for autograd
-    homogeneity: int  # P(c s; c^homogeneity tau) = P(s; tau)
-    laws: frozenset[str] = LAWS
+    registered: registry.Method
+    weights: Callable[[Sequence[float], float], np.ndarray]
+    two_forms: bool = False  # long lists are not written down
+    cold: float = 1e-3  # a temperature, in steps, at which nothing blends
+    converge: Mapping[str, int] = field(default_factory=dict)  # options that make columns sum to 1
 
-    def weights(self, scores: Sequence[float], tau: float) -> np.ndarray:
-        return np.exp(oracle.log_softmax(self.logits(scores, tau)))
+    @property
+    def name(self) -> str:
+        return self.registered.name
+
+    @property
+    def laws(self) -> frozenset[str]:
+        return self.registered.laws
+
+    @property
+    def homogeneity(self) -> int:
+        """P(c s; c^homogeneity tau) = P(s; tau)."""
+        return self.registered.homogeneity
+
+    def relax(self, scores: Tensor, **options: Any) -> ns.RelaxedPermutation:
+        return self.registered.function(scores, **options)
+
+
+@dataclass(frozen=True)
+class SoftmaxMethod(Method):
+    """A method whose rows are softmaxes of known logits."""
+
+    logits: Callable[[Sequence[float], float], oracle.Logits] = oracle.neuralsort_logits
+    formula: Callable[[Tensor], Tensor] = torch.clone  # logits times tau, for autograd
 
     def formula_weights(self, scores: Tensor, tau: float | Tensor) -> Tensor:
         """The textbook matrix, by autograd-friendly operations on float64."""
@@ -69,35 +89,67 @@ def softsort_formula(scores: Tensor, power: int) -> Tensor:
     return -(difference.abs() if power == 1 else difference.square())
 
 
+def _softmax_method(
+    name: str,
+    logits: Callable[[Sequence[float], float], oracle.Logits],
+    formula: Callable[[Tensor], Tensor],
+) -> SoftmaxMethod:
+    def weights(scores: Sequence[float], tau: float) -> np.ndarray:
+        return np.exp(oracle.log_softmax(logits(scores, tau)))
+
+    return SoftmaxMethod(
+        registry.METHODS[name], weights, two_forms=True, logits=logits, formula=formula
+    )
+
+
+def _network(kind: str) -> Callable[[Sequence[float], float], np.ndarray]:
+    return functools.partial(oracle.sorting_network, kind=kind, swap="cauchy")
+
+
 METHODS = (
-    Method(
-        name="neuralsort",
-        relax=ns.neuralsort,
-        logits=oracle.neuralsort_logits,
-        formula=neuralsort_formula,
-        homogeneity=1,
+    _softmax_method("neuralsort", oracle.neuralsort_logits, neuralsort_formula),
+    _softmax_method(
+        "softsort",
+        functools.partial(oracle.softsort_logits, power=1),
+        functools.partial(softsort_formula, power=1),
     ),
-    Method(
-        name="softsort-1",
-        relax=ns.softsort,
-        logits=functools.partial(oracle.softsort_logits, power=1),
-        formula=functools.partial(softsort_formula, power=1),
-        homogeneity=1,
-    ),
-    Method(
-        name="softsort-2",
-        relax=functools.partial(ns.softsort, power=2.0),
-        logits=functools.partial(oracle.softsort_logits, power=2),
-        formula=functools.partial(softsort_formula, power=2),
-        homogeneity=2,
+    _softmax_method(
+        "softsort_squared",
+        functools.partial(oracle.softsort_logits, power=2),
+        functools.partial(softsort_formula, power=2),
     ),
 )
+"""The methods whose rows are softmaxes of known logits: those that `methods()` runs over."""
+
+EVERY_METHOD: tuple[Method, ...] = (
+    *METHODS,
+    Method(registry.METHODS["lapsum"], oracle.lapsum, two_forms=True),
+    Method(registry.METHODS["sinkhorn_sort"], oracle.sinkhorn_sort, converge={"iterations": 3000}),
+    Method(registry.METHODS["odd_even_network"], _network("odd_even"), cold=1e-13),
+    Method(registry.METHODS["bitonic_network"], _network("bitonic"), cold=1e-13),
+)
+"""Every relaxation of scores in the registry, which a test makes sure of."""
 
 
-def methods(law: str | None = None) -> list:
-    """Parameters for the methods that keep a law, or for all of them."""
-    assert law is None or law in LAWS
-    return [pytest.param(m, id=m.name) for m in METHODS if law is None or law in m.laws]
+def methods() -> list:
+    """Parameters for the methods whose rows are softmaxes."""
+    return [pytest.param(m, id=m.name) for m in METHODS]
+
+
+def every_method(law: str | None = None) -> list:
+    """Parameters for all relaxations of scores that keep a law."""
+    assert law is None or law in registry.LAWS
+    return [pytest.param(m, id=m.name) for m in EVERY_METHOD if law is None or law in m.laws]
+
+
+def every_form(law: str | None = None) -> pytest.MarkDecorator:
+    """Runs a test of `method` and `form` for all of these, in both forms where there are two."""
+    cases = [
+        pytest.param(case.values[0], form, id=f"{case.id}-{form}")
+        for case in every_method(law)
+        for form in (LONGEST_DENSE if case.values[0].two_forms else ("dense",))
+    ]
+    return pytest.mark.parametrize(("method", "form"), cases, indirect=["form"])
 
 
 @contextmanager

@@ -20,6 +20,13 @@ PACKAGE = ROOT / "torch"
 PUBLIC = {
     "neuralsort",
     "softsort",
+    "lapsum",
+    "sinkhorn",
+    "gumbel_sinkhorn",
+    "sinkhorn_sort",
+    "sorting_network",
+    "fast_soft_sort",
+    "fast_soft_rank",
     "RelaxedPermutation",
     "soft_sort",
     "soft_sort_by",
@@ -29,9 +36,30 @@ PUBLIC = {
     "soft_median",
     "tau_for_blur",
     "straight_through",
+    "PlackettLuce",
+    "RelaxedPlackettLuce",
+    "stochastic_neuralsort",
+    "score_function_loss",
+    "plackett_luce_nll",
+    "permutation_cross_entropy",
+    "knn_loss",
+    "topk_cross_entropy",
+    "neural_ndcg",
+    "approx_ndcg",
+    "spearman_loss",
+    "kendall_loss",
+    "ranknet_loss",
 }
 
-LAYERS = [{"_checks"}, {"gradients", "permutation"}, {"relaxations"}, {"operators"}]
+LAYERS = [
+    {"_checks"},
+    {"gradients", "noise", "permutation", "rankings"},
+    {"permutahedron", "relaxations"},
+    {"operators", "registry"},
+    {"distributions", "losses", "metrics", "ranking_losses"},
+    {"estimators"},
+    {"nn"},
+]
 """Each room imports from the layers before it, or from its own."""
 
 FUNCTIONS = sorted(name for name in ns.__all__ if inspect.isfunction(getattr(ns, name)))

@@ -7,7 +7,8 @@ import torch
 import neuralsort.torch as ns
 
 S = torch.randn(2, 5)
-BOTH = [ns.neuralsort, ns.softsort]
+M = torch.randn(2, 5, 5)
+RELAXATIONS = [ns.neuralsort, ns.softsort, ns.lapsum, ns.sinkhorn_sort, ns.sorting_network]
 
 
 def P(*shape: int) -> ns.RelaxedPermutation:
@@ -211,6 +212,95 @@ CASES = {
         TypeError,
         r"from_dense.*tensor.*ndarray",
     ),
+    # sinkhorn
+    "scores instead of logits": (
+        lambda: ns.sinkhorn(S),
+        ValueError,
+        r"sinkhorn\(logits\).*square.*\(2, 5\).*sinkhorn_sort",
+    ),
+    "scores instead of logits, gumbel_sinkhorn": (
+        lambda: ns.gumbel_sinkhorn(torch.randn(5)),
+        ValueError,
+        r"gumbel_sinkhorn.*square.*\(5,\)",
+    ),
+    "integer logits": (
+        lambda: ns.sinkhorn(torch.eye(3).long()),
+        TypeError,
+        r"sinkhorn.*floating.point.*int64",
+    ),
+    "negative tau, sinkhorn": (lambda: ns.sinkhorn(M, tau=-1.0), ValueError, r"tau.*-1\.0"),
+    "tau per row, sinkhorn": (
+        lambda: ns.sinkhorn(M, tau=torch.ones(2, 5)),
+        ValueError,
+        r"tau.*\(2, 1\).*got \(2, 5\)",
+    ),
+    "mask of another shape, sinkhorn": (
+        lambda: ns.sinkhorn(M, mask=torch.ones(2, 4, dtype=torch.bool)),
+        ValueError,
+        r"mask.*\(2, 5\).*got \(2, 4\)",
+    ),
+    "negative iterations": (
+        lambda: ns.sinkhorn(M, iterations=-1),
+        ValueError,
+        r"iterations.*-1.*0",
+    ),
+    "float iterations": (
+        lambda: ns.sinkhorn_sort(S, iterations=2.0),
+        TypeError,
+        r"iterations.*int.*float",
+    ),
+    "tolerance of zero": (
+        lambda: ns.sinkhorn(M, tolerance=0.0),
+        ValueError,
+        r"tolerance.*positive.*0\.0.*None",
+    ),
+    "tolerance of a strange type": (
+        lambda: ns.sinkhorn_sort(S, tolerance="1e-3"),
+        TypeError,
+        r"tolerance.*number.*str",
+    ),
+    # networks
+    "unknown network": (
+        lambda: ns.sorting_network(S, kind="quick"),
+        ValueError,
+        r"kind.*'odd_even' or 'bitonic'.*'quick'",
+    ),
+    "unknown swap": (
+        lambda: ns.sorting_network(S, swap="sigmoid"),
+        ValueError,
+        r"swap.*'logistic' or 'cauchy' or 'reciprocal'.*'sigmoid'",
+    ),
+    # permutahedron
+    "unknown regularization": (
+        lambda: ns.fast_soft_sort(S, regularization="entropy"),
+        ValueError,
+        r"regularization.*'l2' or 'kl'.*'entropy'.*entropic",
+    ),
+    "negative strength": (
+        lambda: ns.fast_soft_rank(S, strength=-1.0),
+        ValueError,
+        r"strength.*not negative.*-1\.0.*strength=0",
+    ),
+    "infinite strength": (
+        lambda: ns.fast_soft_rank(S, strength=float("inf")),
+        ValueError,
+        r"strength.*finite.*inf",
+    ),
+    "tensor strength": (
+        lambda: ns.fast_soft_sort(S, strength=torch.tensor(1.0)),
+        TypeError,
+        r"strength.*number.*Tensor",
+    ),
+    "dim, fast_soft_sort": (
+        lambda: ns.fast_soft_sort(S, dim=2),
+        (ValueError, IndexError),
+        r"dim.*got 2",
+    ),
+    "integers, fast_soft_rank": (
+        lambda: ns.fast_soft_rank(torch.arange(5)),
+        TypeError,
+        r"fast_soft_rank.*floating.point.*int64",
+    ),
     # the rest
     "name instead of a function": (
         lambda: ns.soft_sort(S, relax="neuralsort"),
@@ -223,6 +313,204 @@ CASES = {
         lambda: ns.straight_through(torch.ones(3), torch.ones(2)),
         ValueError,
         r"shape.*\(3,\).*\(2,\)",
+    ),
+    # distributions and estimators
+    "integer logits": (
+        lambda: ns.PlackettLuce(torch.arange(3)),
+        TypeError,
+        r"PlackettLuce\(logits\).*floating.point.*int64",
+    ),
+    "relaxed: negative tau": (lambda: ns.RelaxedPlackettLuce(-1.0, S), ValueError, r"tau.*-1\.0"),
+    "relaxed: the name of a relaxation": (
+        lambda: ns.RelaxedPlackettLuce(1.0, S, relax="neuralsort"),
+        TypeError,
+        r"relax.*function.*'neuralsort'.*partial",
+    ),
+    "a ranking of floats": (
+        lambda: ns.PlackettLuce(S).log_prob(S),
+        TypeError,
+        r"ranking.*integer.*float32.*argsort",
+    ),
+    "a ranking as a list": (
+        lambda: ns.plackett_luce_nll(S, [0, 1]),
+        TypeError,
+        r"ranking.*integer.*list",
+    ),
+    "a ranking with too many places": (
+        lambda: ns.PlackettLuce(S).log_prob(torch.zeros(6, dtype=torch.long)),
+        ValueError,
+        r"ranking.*at most k = 5.*\(6,\)",
+    ),
+    "rankings for another batch": (
+        lambda: ns.PlackettLuce(S).log_prob(torch.zeros(3, 5, dtype=torch.long)),
+        ValueError,
+        r"ranking.*broadcasts against \(2,\).*got \(3,\)",
+    ),
+    "noise given a prefix": (
+        lambda: ns.PlackettLuce(S).rsample_given(torch.zeros(2, 3, dtype=torch.long)),
+        ValueError,
+        r"ranking.*all 5 items.*got 3.*log_prob",
+    ),
+    "a float mask of a ranking": (
+        lambda: ns.plackett_luce_nll(S, S.argsort(-1), mask=torch.ones(5)),
+        TypeError,
+        r"mask.*boolean.*float32",
+    ),
+    "enumeration of many rankings": (
+        lambda: ns.PlackettLuce(torch.zeros(9)).enumerate_support(),
+        ValueError,
+        r"at most 8 items.*got 9.*9!.*sample",
+    ),
+    "divergence between lists of other lengths": (
+        lambda: ns.PlackettLuce(S).kl_divergence(ns.PlackettLuce(S[:, :3])),
+        ValueError,
+        r"kl_divergence.*as many items.*5 and 3",
+    ),
+    "no samples": (
+        lambda: ns.stochastic_neuralsort(S, samples=0),
+        ValueError,
+        r"samples.*at least 1.*got 0",
+    ),
+    "samples that are no number": (
+        lambda: ns.stochastic_neuralsort(S, samples=2.0),
+        TypeError,
+        r"samples.*int.*float",
+    ),
+    "one sample for a baseline": (
+        lambda: ns.score_function_loss(torch.zeros(1), torch.zeros(1)),
+        ValueError,
+        r"samples.*at least 2.*got 1.*leave-one-out",
+    ),
+    "a baseline that is not known": (
+        lambda: ns.score_function_loss(torch.zeros(2), torch.zeros(2), baseline="mean"),
+        ValueError,
+        r"baseline.*leave_one_out.*'mean'",
+    ),
+    "costs of other samples": (
+        lambda: ns.score_function_loss(torch.zeros(2), torch.zeros(3)),
+        ValueError,
+        r"score_function_loss.*one shape.*\(2,\) and \(3,\)",
+    ),
+    "a cost per batch": (
+        lambda: ns.estimators.exact_expectation(lambda P: P.to_dense().sum(), S),
+        ValueError,
+        r"cost.*per sample and list.*\(120, 2\).*got \(\)",
+    ),
+    "a reduction that is not known": (
+        lambda: ns.plackett_luce_nll(S, S.argsort(-1), reduction="avg"),
+        ValueError,
+        r"reduction.*mean.*'avg'",
+    ),
+    # losses and metrics
+    "relevance of another shape": (
+        lambda: ns.neural_ndcg(S, torch.ones(2, 4), tau=1.0),
+        ValueError,
+        r"neural_ndcg\(relevance\).*\(2, 5\).*got \(2, 4\).*per item",
+    ),
+    "relevance that is a list": (
+        lambda: ns.ranknet_loss(S, [1, 0]),
+        TypeError,
+        r"ranknet_loss\(relevance\).*real numbers.*list.*as_tensor",
+    ),
+    "complex target": (
+        lambda: ns.spearman_loss(S, S.to(torch.complex64), tau=1.0),
+        TypeError,
+        r"spearman_loss\(target\).*real.*complex64",
+    ),
+    "integer values of a loss": (
+        lambda: ns.kendall_loss(S.long(), S, tau=1.0),
+        TypeError,
+        r"kendall_loss\(x\).*floating.point.*int64",
+    ),
+    "a loss over pairs at tau 0": (
+        lambda: ns.approx_ndcg(S, S, tau=0.0),
+        ValueError,
+        r"tau.*positive.*got 0.*metric",
+    ),
+    "float target order": (
+        lambda: ns.permutation_cross_entropy(P(), S),
+        TypeError,
+        r"integer item indices.*float32",
+    ),
+    "target order of another length": (
+        lambda: ns.permutation_cross_entropy(P(), torch.zeros(2, 4, dtype=torch.long)),
+        ValueError,
+        r"one item per row.*5.*\(2, 4\)",
+    ),
+    "target order of more lists": (
+        lambda: ns.permutation_cross_entropy(P(), torch.zeros(3, 5, dtype=torch.long)),
+        ValueError,
+        r"permutation_cross_entropy\(target\).*\(2, 5\).*got \(3, 5\)",
+    ),
+    "flags of another length": (
+        lambda: ns.knn_loss(P(), torch.ones(2, 4), k=1),
+        ValueError,
+        r"same_label.*\(2, 5\).*\(2, 4\)",
+    ),
+    "no neighbours": (
+        lambda: ns.knn_loss(P(), torch.ones(2, 5), k=0),
+        ValueError,
+        r"k.*at least 1.*got 0",
+    ),
+    "more neighbours than candidates": (
+        lambda: ns.knn_loss(P(), torch.ones(2, 5), k=6),
+        ValueError,
+        r"k.*5.*got 6",
+    ),
+    "float labels": (
+        lambda: ns.topk_cross_entropy(S, torch.ones(2), k=1, tau=1.0),
+        TypeError,
+        r"labels.*integer.*float32.*\.long\(\)",
+    ),
+    "one-hot labels": (
+        lambda: ns.topk_cross_entropy(S, torch.ones(2, 5).long(), k=1, tau=1.0),
+        ValueError,
+        r"labels.*shape \(2,\).*\(2, 5\).*one-hot",
+    ),
+    "an empty top set": (
+        lambda: ns.topk_cross_entropy(S, torch.zeros(2).long(), k=0, tau=1.0),
+        ValueError,
+        r"k.*at least 1.*got 0",
+    ),
+    "shares that do not sum to 1": (
+        lambda: ns.topk_cross_entropy(S, torch.zeros(2).long(), k={1: 0.5, 2: 0.6}, tau=1.0),
+        ValueError,
+        r"k.*sum to 1.*0\.6.*\{1: 0\.5, 5: 0\.5\}",
+    ),
+    "negative iterations": (
+        lambda: ns.neural_ndcg(S, S, tau=1.0, iterations=-1),
+        ValueError,
+        r"iterations.*negative.*got -1.*0",
+    ),
+    "float iterations": (
+        lambda: ns.neural_ndcg(S, S, tau=1.0, iterations=2.0),
+        TypeError,
+        r"iterations.*int.*float",
+    ),
+    "cutoff 0": (
+        lambda: ns.metrics.ndcg(S, S, k=0),
+        ValueError,
+        r"k.*at least 1.*got 0.*None",
+    ),
+    "float cutoff": (
+        lambda: ns.neural_ndcg(S, S, tau=1.0, k=2.0),
+        TypeError,
+        r"k.*int or None.*float",
+    ),
+    "float permutations": (
+        lambda: ns.metrics.exact_match(S, S),
+        TypeError,
+        r"perm.*integer item indices.*float32.*permutation\(\)",
+    ),
+    "permutations of two shapes": (
+        lambda: ns.metrics.element_wise(torch.zeros(2, 5).long(), torch.zeros(5).long()),
+        ValueError,
+        r"target.*\(2, 5\).*got \(5,\)",
+    ),
+    "a reduction of a metric that is not known": (
+        lambda: ns.metrics.spearman(S, S, reduction="max"),
+        ValueError,
+        r"reduction.*mean.*'max'",
     ),
 }
 
@@ -238,12 +526,12 @@ def test_message(case):
     assert message.endswith(".")
 
 
-@pytest.mark.parametrize("relax", BOTH)
+@pytest.mark.parametrize("relax", RELAXATIONS)
 @pytest.mark.parametrize(
     ("argument", "value"),
     [("tau", -1.0), ("mask", torch.ones(1, dtype=torch.bool).expand(3)), ("mask", torch.ones(5))],
 )
-def test_both_relaxations_check_alike(relax, argument, value):
+def test_relaxations_check_alike(relax, argument, value):
     with pytest.raises((TypeError, ValueError), match=argument):
         relax(S, **{argument: value})
 

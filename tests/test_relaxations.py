@@ -1,8 +1,11 @@
-"""The laws of a relaxed permutation, for every method, dtype and form.
+"""The laws of a relaxed permutation, for every method of the registry, dtype and form.
 
 Through `weights` the dense form shows its matrix, and the banded one its products with the unit
 vectors, so that both engines stand under every law.
 """
+
+import functools
+import importlib
 
 import numpy as np
 import pytest
@@ -10,13 +13,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
 
 import neuralsort.torch as ns
+from neuralsort.torch import registry
 from tests import oracle
-from tests.conftest import DTYPES, WEIGHT_ATOL
-from tests.methods import Method, methods
+from tests.conftest import DTYPES, VALUE_RTOL, WEIGHT_ATOL, assert_near
+from tests.methods import EVERY_METHOD, METHODS, Method, every_form, every_method, methods
 from tests.strategies import masked_sortables, sortables
+from tests.test_gradients import REQUESTS, inputs
 
+INF, NAN = float("inf"), float("nan")
 TAUS = (0.05, 1.0, 20.0)
 SOFTNESS = st.sampled_from((0.1, 0.5, 1.0, 4.0))  # temperatures, in steps
 
@@ -47,10 +54,38 @@ def assert_weights(actual: Tensor, expected: Tensor | np.ndarray, dtype: torch.d
     assert error <= WEIGHT_ATOL[dtype]
 
 
+# -- the registry ----------------------------------------------------------------------------------
+
+
+def test_every_relaxation_of_scores_is_tested():
+    rows = {m.name for m in registry.METHODS.values() if (m.takes, m.gives) == ("scores", "P")}
+    assert rows == {method.name for method in EVERY_METHOD}
+
+
+def test_rows_of_the_registry_are_complete():
+    for name, row in registry.METHODS.items():
+        assert name == row.name
+        assert row.laws <= set(registry.LAWS)
+        assert all((row.time, row.memory, row.reference))
+        public = row.function.func if isinstance(row.function, functools.partial) else row.function
+        assert getattr(ns, public.__name__) is public
+        if row.gives == "P":
+            assert "rows" in row.laws
+
+
+def test_every_public_relaxation_is_registered():
+    functions = {
+        row.function.func if isinstance(row.function, functools.partial) else row.function
+        for row in registry.METHODS.values()
+    }
+    relaxations = importlib.import_module("neuralsort.torch.relaxations")
+    assert {getattr(relaxations, name) for name in relaxations.__all__} <= functions
+
+
 # -- agreement with the equations ------------------------------------------------------------------
 
 
-@each_method
+@every_form()
 @each_dtype
 @pytest.mark.parametrize("tau", TAUS)
 def test_weights_are_those_of_the_equation(method, dtype, form, tau):
@@ -61,7 +96,7 @@ def test_weights_are_those_of_the_equation(method, dtype, form, tau):
     assert_weights(weights(P, form), expected, dtype)
 
 
-@each_method
+@every_form()
 @each_dtype
 @given(data=st.data())
 def test_weights_are_those_of_the_equation_at_any_scale(method, dtype, form, data):
@@ -71,7 +106,7 @@ def test_weights_are_those_of_the_equation_at_any_scale(method, dtype, form, dat
     assert_weights(weights(method.relax(problem.scores, tau=tau), form), expected, dtype)
 
 
-@each_method
+@every_form()
 @each_dtype
 @given(data=st.data())
 def test_masked_weights_are_those_of_the_present_items(method, dtype, form, data):
@@ -109,7 +144,7 @@ def test_derived_quantities_are_those_of_the_equation(method, form, tau):
 # -- the laws --------------------------------------------------------------------------------------
 
 
-@each_method
+@every_form()
 @each_dtype
 @pytest.mark.parametrize("tau", TAUS)
 def test_rows_are_distributions(method, dtype, form, tau):
@@ -122,7 +157,22 @@ def test_rows_are_distributions(method, dtype, form, tau):
     assert (matrix.sum(-1) - 1).abs().max() <= 2 * tolerance
 
 
-@pytest.mark.parametrize("method", methods("equivariance"))
+@pytest.mark.parametrize("method", every_method("columns"))
+@pytest.mark.parametrize("tau", [0.5, 1.0, 20.0])
+def test_columns_sum_to_one(method, tau):
+    scores = torch.randn(3, 2, 13, dtype=torch.float64)
+    matrix = method.relax(scores, tau=tau, **method.converge).to_dense()
+    assert (matrix.sum(-2) - 1).abs().max() <= 1e-9
+
+
+@pytest.mark.parametrize("method", every_method())
+def test_columns_are_claimed_wherever_they_sum_to_one(method):
+    matrix = method.relax(torch.randn(3, 13, dtype=torch.float64), tau=1.0, **method.converge)
+    summed = (matrix.to_dense().sum(-2) - 1).abs().max() <= 1e-9
+    assert bool(summed) == ("columns" in method.laws)
+
+
+@every_form("equivariance")
 @each_dtype
 def test_permuting_items_permutes_columns(method, dtype, form):
     scores = on_grid(dtype, 3, 21)
@@ -134,7 +184,7 @@ def test_permuting_items_permutes_columns(method, dtype, form):
         assert_weights(after, before[..., pi], dtype)
 
 
-@pytest.mark.parametrize("method", methods("shift"))
+@every_form("shift")
 @each_dtype
 def test_a_shift_changes_nothing(method, dtype, form):
     scores = on_grid(dtype, 3, 21)
@@ -144,7 +194,7 @@ def test_a_shift_changes_nothing(method, dtype, form):
         assert_weights(after, before, dtype)
 
 
-@pytest.mark.parametrize("method", methods("scale"))
+@every_form("scale")
 @each_dtype
 def test_scores_and_temperature_scale_together(method, dtype, form):
     scores = on_grid(dtype, 3, 21)
@@ -155,26 +205,26 @@ def test_scores_and_temperature_scale_together(method, dtype, form):
             assert_weights(after, before, dtype)
 
 
-@pytest.mark.parametrize("method", methods("limit"))
+@every_form("ties")
 @each_dtype
 @given(data=st.data())
 def test_small_tau_gives_the_known_permutation(method, dtype, form, data):
     problem = data.draw(sortables(dtype))
-    P = method.relax(problem.scores, tau=in_steps(method, 1e-3, problem.step))
+    P = method.relax(problem.scores, tau=in_steps(method, method.cold, problem.step))
     assert P.permutation().tolist() == problem.order
     assert_weights(weights(P, form), oracle.limit_matrix(problem.scores.tolist()), dtype)
 
 
-@pytest.mark.parametrize("method", methods("limit"))
+@every_form("limit")
 @each_dtype
 @given(data=st.data())
 def test_small_tau_gives_the_permutation_matrix_where_nothing_is_tied(method, dtype, form, data):
     problem = data.draw(sortables(dtype, ties=False))
-    P = method.relax(problem.scores, tau=in_steps(method, 1e-3, problem.step))
+    P = method.relax(problem.scores, tau=in_steps(method, method.cold, problem.step))
     assert_weights(weights(P, form), oracle.hard_matrix(problem.order), dtype)
 
 
-@pytest.mark.parametrize("method", methods("unimodality"))
+@every_form("unimodality")
 @each_dtype
 @given(data=st.data())
 def test_theorem_the_matrix_is_unimodal_and_peaks_at_the_sort(method, dtype, form, data):
@@ -188,7 +238,7 @@ def test_theorem_the_matrix_is_unimodal_and_peaks_at_the_sort(method, dtype, for
     assert oracle.argmax_with_ties(P.to_dense().double().numpy()) == problem.order
 
 
-@pytest.mark.parametrize("method", methods("unimodality"))
+@pytest.mark.parametrize("method", every_method("unimodality"))
 @each_dtype
 @pytest.mark.parametrize("offset", [0.0, 1e4])
 def test_every_row_peaks_at_its_item_in_long_lists(method, dtype, offset):
@@ -199,6 +249,206 @@ def test_every_row_peaks_at_its_item_in_long_lists(method, dtype, offset):
         matrix = method.relax(scores, tau=tau).to_dense()
         peak = matrix.gather(-1, order.unsqueeze(-1)).squeeze(-1)
         assert torch.equal(peak, matrix.amax(-1))
+
+
+# -- what every relaxation of scores does ----------------------------------------------------------
+#
+# The softmax methods go through the same and more in the files on forms, edge cases and citizenship.
+
+
+def other_forms() -> pytest.MarkDecorator:
+    mark = every_form()
+    softmax = {method.name for method in METHODS}
+    cases = [case for case in mark.args[1] if case.values[0].name not in softmax]
+    return pytest.mark.parametrize(mark.args[0], cases, indirect=["form"])
+
+
+each_other = other_forms()
+each_request = pytest.mark.parametrize("request_", REQUESTS)
+
+
+@each_other
+@each_request
+def test_gradcheck_and_gradgradcheck(method, form, request_):
+    ask = REQUESTS[request_]
+    for check, n in ((gradcheck, 5), (gradgradcheck, 4)):
+        assert check(lambda s, x, tau: ask(method.relax(s, tau=tau), x), inputs(2, n))
+
+
+@each_other
+def test_gradients_through_a_mask(method, form):
+    mask = torch.tensor([[True, False, True, True, True], [True, True, True, False, False]])
+    s, x, tau = inputs(2, 5)
+    for check in (gradcheck, gradgradcheck):
+        assert check(lambda s, x, t: method.relax(s, tau=t, mask=mask) @ x, (s, x, tau))
+        assert check(lambda s, t: method.relax(s, tau=t, mask=mask).rank(), (s, tau))
+
+
+@each_other
+@pytest.mark.parametrize("tau", [0.01, 1.0])
+@pytest.mark.parametrize("garbage", [0.0, INF, NAN])
+def test_padding_changes_nothing_for_present_items(method, form, tau, garbage):
+    alone = torch.randn(11, dtype=torch.float64, requires_grad=True)
+    present = torch.randperm(19)[:11].sort().values
+    mask = torch.zeros(19, dtype=torch.bool)
+    mask[present] = True
+    padded = torch.full((19,), garbage, dtype=torch.float64)
+    padded[present] = alone.detach()
+    padded.requires_grad_()
+    x = torch.randn(19, 2, dtype=torch.float64)
+    P, Q = method.relax(padded, tau=tau, mask=mask), method.relax(alone, tau=tau)
+    pairs = {
+        "product": ((P @ x)[:11], Q @ x[present]),
+        "transposed": ((P.mT @ x)[present], Q.mT @ x[:11]),
+        "rank": (P.rank()[present], Q.rank()),
+        "sort": (P.sort(padded)[:11], Q.sort(alone)),
+    }
+    for name, (mine, expected) in pairs.items():
+        assert_near(mine, expected, 1e-11, 1, name)
+        upstream = torch.randn_like(mine)
+        (gradient,) = torch.autograd.grad(mine, padded, upstream, retain_graph=True)
+        (wanted,) = torch.autograd.grad(expected, alone, upstream, retain_graph=True)
+        assert_near(gradient[present], wanted, 1e-10, 1 / tau, name)
+        assert torch.equal(gradient[~mask], torch.zeros(8, dtype=torch.float64))
+    absent = (~mask).nonzero().squeeze(-1)
+    assert torch.equal(P.to_dense()[11:], torch.eye(19, dtype=torch.float64)[absent])
+    assert P.permutation()[11:].tolist() == absent.tolist()
+
+
+@each_other
+def test_tau_zero_is_the_hard_permutation(method, form):
+    scores = torch.randn(3, 12, requires_grad=True)
+    order = scores.argsort(dim=-1, descending=True, stable=True)
+    hard = torch.nn.functional.one_hot(order, 12).float()
+    assert torch.equal(method.relax(scores, tau=0).to_dense(), hard)
+    P = method.relax(scores, tau=torch.zeros(3, 1))
+    assert_near(P.to_dense(), hard, 1e-6)
+    (gradient,) = torch.autograd.grad(P.rank().square().sum(), scores)
+    assert_near(gradient, torch.zeros(3, 12), 1e-6, 1)
+
+
+@each_other
+@each_dtype
+@pytest.mark.parametrize("tau", [0.01, 1.0])
+def test_infinities_go_to_their_end(method, dtype, form, tau):
+    scores = torch.tensor([0.3, INF, -1.0, -INF, 0.7, -0.2], dtype=dtype, requires_grad=True)
+    heat = torch.tensor(tau, dtype=torch.float64, requires_grad=True)
+    P = method.relax(scores, tau=heat)
+    assert P.to_dense()[0].tolist() == [0, 1, 0, 0, 0, 0]
+    assert P.to_dense()[5].tolist() == [0, 0, 0, 1, 0, 0]
+    assert P.permutation().tolist() == [1, 4, 0, 5, 2, 3]
+    soft = P.sort(scores)
+    assert (soft[0].item(), soft[5].item()) == (INF, -INF)
+    for value in (soft[1:5], P.rank(), P.entropy(), P @ torch.ones(6, dtype=dtype)):
+        assert value.isfinite().all()
+        to_scores, to_heat = torch.autograd.grad(value.sum(), (scores, heat), retain_graph=True)
+        assert to_scores.isfinite().all()
+        assert to_heat.isfinite()
+
+
+@each_other
+def test_nan_spoils_its_own_list_and_no_other(method, form):
+    clean = torch.randn(3, 9, dtype=torch.float64)
+    scores = clean.clone()
+    scores[1, 4] = NAN
+    P, Q = method.relax(scores, tau=0.5), method.relax(clean, tau=0.5)
+    x = torch.randn(3, 9, 2, dtype=torch.float64)
+    for ask in (*REQUESTS.values(), lambda P, x: P.to_dense()):
+        value, expected = ask(P, x), ask(Q, x)
+        assert value[1].isnan().all()
+        assert_near(value[[0, 2]], expected[[0, 2]], 1e-12, 1)
+
+
+@each_other
+@each_dtype
+@pytest.mark.parametrize("shape", [(0, 5), (0,), (3, 0), (1,), (3, 1)])
+def test_empty_batches_and_the_shortest_lists(method, dtype, form, shape):
+    scores = torch.randn(shape).to(dtype).requires_grad_()
+    P = method.relax(scores, tau=0.5)
+    assert P.shape == P.to_dense().shape == (*shape, shape[-1])
+    assert (P @ torch.randn(shape[-1], 2).to(dtype)).shape == (*shape, 2)
+    for value in (P.sort(scores), P.rank(), P.entropy(), P.log_prob(P.permutation())):
+        assert value.shape == shape
+        assert value.dtype == dtype
+    if shape[-1] == 1:
+        assert torch.equal(P.to_dense(), torch.ones_like(P.to_dense()))
+
+
+@each_other
+@each_dtype
+@each_request
+def test_short_types_are_computed_in_float32(method, dtype, form, request_):
+    scores, x = torch.randn(2, 30).to(dtype), torch.randn(2, 30, 3).to(dtype)
+    results = []
+    for kind in (dtype, torch.float64):
+        s = scores.to(kind).requires_grad_()
+        value = REQUESTS[request_](method.relax(s, tau=0.8), x.to(kind))
+        (gradient,) = torch.autograd.grad(value.sin().sum(), s)
+        assert value.dtype == gradient.dtype == kind
+        results.append(value)
+    assert_near(*results, 2 * VALUE_RTOL[dtype])
+
+
+@each_other
+@each_request
+def test_vmap_equals_a_loop(method, form, request_):
+    scores = torch.randn(4, 3, 6, dtype=torch.float64)
+    x = torch.randn(4, 3, 6, 2, dtype=torch.float64)
+
+    def one(s: Tensor, x: Tensor) -> Tensor:
+        return REQUESTS[request_](method.relax(s, tau=0.5), x)
+
+    expected = torch.stack([one(s, y) for s, y in zip(scores, x, strict=True)])
+    torch.testing.assert_close(torch.vmap(one)(scores, x), expected)
+    loss = torch.func.grad(lambda s, x: one(s, x).square().sum())
+    expected = torch.stack([loss(s, y) for s, y in zip(scores, x, strict=True)])
+    torch.testing.assert_close(torch.vmap(loss)(scores, x), expected)
+
+
+@pytest.mark.parametrize("method", [c for c in every_method() if c.values[0] not in METHODS])
+@pytest.mark.parametrize("request_", ["matmul", "rank"])
+def test_short_lists_compile_into_one_graph(method, request_):
+    torch._dynamo.reset()
+    scores = torch.randn(3, 6, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(3, 6, 2, dtype=torch.float64)
+
+    def loss(s: Tensor) -> Tensor:
+        return REQUESTS[request_](method.relax(s, tau=0.5), x).square().sum()
+
+    compiled = torch.compile(loss, backend="aot_eager", fullgraph=method.name != "lapsum")
+    torch.testing.assert_close(compiled(scores), loss(scores))
+    (actual,) = torch.autograd.grad(compiled(scores), scores)
+    torch.testing.assert_close(actual, torch.autograd.grad(loss(scores), scores)[0])
+
+
+@each_other
+def test_operators_take_it(method, form):
+    x = torch.randn(3, 5, 2, dtype=torch.float64)
+    soft = ns.soft_sort(x, tau=0.3, dim=1, relax=method.relax)
+    lists = x.movedim(1, -1)
+    P = method.relax(lists, tau=0.3)
+    torch.testing.assert_close(soft, P.sort(lists).flip(-1).movedim(-1, 1))
+    top = ns.soft_topk(x, 2, tau=0.3, dim=1, relax=method.relax)
+    torch.testing.assert_close(top.weights.sum(1), torch.full((3, 2), 2.0, dtype=torch.float64))
+    ranks = ns.soft_rank(x, tau=0.3, dim=1, relax=method.relax, descending=True)
+    torch.testing.assert_close(ranks, P.rank().movedim(-1, 1))
+
+
+@each_other
+def test_both_forms_agree_on_lists_of_many_sizes(method, form):
+    """Products against the matrix, for one P and many payloads, and the other way round."""
+    scores = torch.randn(2, 40, dtype=torch.float64)
+    P = method.relax(scores, tau=0.2)
+    matrix = method.relax(scores, tau=0.2).to_dense()
+    for x in (torch.randn(40), torch.randn(40, 3), torch.randn(5, 1, 40, 3)):
+        x = x.double()
+        assert_near(P @ x, matrix @ x, 1e-12)
+        assert_near(P.mT @ x, matrix.mT @ x, 1e-12)
+    assert_near(P.top(7) @ x, matrix[:, :7] @ x, 1e-12)
+    assert_near(P.top(7).mT @ x[..., :7, :], matrix[:, :7].mT @ x[..., :7, :], 1e-12)
+    order = torch.randperm(40).expand(2, 40)
+    expected = matrix.gather(-1, order.unsqueeze(-1)).squeeze(-1).log()
+    assert_near(P.log_prob(order), expected, 1e-9)
 
 
 # -- matrices from elsewhere -----------------------------------------------------------------------

@@ -1,6 +1,11 @@
 """Sorting inside gradient-based learning, for PyTorch: `import neuralsort.torch as ns`."""
 
-from .gradients import straight_through
+from . import estimators as estimators
+from . import metrics as metrics
+from . import nn as nn
+from .distributions import PlackettLuce, RelaxedPlackettLuce, stochastic_neuralsort
+from .gradients import score_function_loss, straight_through
+from .losses import knn_loss, permutation_cross_entropy, plackett_luce_nll, topk_cross_entropy
 from .operators import (
     soft_median,
     soft_quantile,
@@ -10,12 +15,44 @@ from .operators import (
     soft_topk,
     tau_for_blur,
 )
+from .permutahedron import fast_soft_rank, fast_soft_sort
 from .permutation import RelaxedPermutation
-from .relaxations import neuralsort, softsort
+from .ranking_losses import (
+    approx_ndcg,
+    kendall_loss,
+    neural_ndcg,
+    ranknet_loss,
+    spearman_loss,
+)
+from .relaxations import (
+    gumbel_sinkhorn,
+    lapsum,
+    neuralsort,
+    sinkhorn,
+    sinkhorn_sort,
+    softsort,
+    sorting_network,
+)
 
 __all__ = [
+    "PlackettLuce",
     "RelaxedPermutation",
+    "RelaxedPlackettLuce",
+    "approx_ndcg",
+    "fast_soft_rank",
+    "fast_soft_sort",
+    "gumbel_sinkhorn",
+    "kendall_loss",
+    "knn_loss",
+    "lapsum",
+    "neural_ndcg",
     "neuralsort",
+    "permutation_cross_entropy",
+    "plackett_luce_nll",
+    "ranknet_loss",
+    "score_function_loss",
+    "sinkhorn",
+    "sinkhorn_sort",
     "soft_median",
     "soft_quantile",
     "soft_rank",
@@ -23,6 +60,10 @@ __all__ = [
     "soft_sort_by",
     "soft_topk",
     "softsort",
+    "sorting_network",
+    "spearman_loss",
+    "stochastic_neuralsort",
     "straight_through",
     "tau_for_blur",
+    "topk_cross_entropy",
 ]

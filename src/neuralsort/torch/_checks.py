@@ -1,7 +1,7 @@
 """Every rule for input, one message each: what was expected, what came, what to do."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -221,11 +221,280 @@ def blur(value: float) -> float:
     return float(value)
 
 
+def strength(value: float) -> float:
+    """How strongly a projection is regularised."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(
+            f"`strength` expects a number, got {type(value).__name__}. Pass a float such as 1.0."
+        )
+    if not (value >= 0 and math.isfinite(value)):
+        raise ValueError(
+            f"`strength` must be a finite number that is not negative, got {value}. "
+            "Use strength=0 for the hard sort, a positive number to soften it."
+        )
+    return float(value)
+
+
+def logits(name: str, value: Tensor) -> Tensor:
+    """Square floating-point matrices of affinities."""
+    value = scores(name, value)
+    if value.dim() < 2 or value.shape[-1] != value.shape[-2]:
+        raise ValueError(
+            f"`{name}` expects square matrices (..., n, n), got shape {tuple(value.shape)}. Rows are "
+            "positions and columns are items; for one score per item use sinkhorn_sort."
+        )
+    return value
+
+
+def iterations(value: int) -> int:
+    """How often rows and columns are normalised in turn."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(
+            f"`iterations` expects an int, got {type(value).__name__}. Pass a number such as 20."
+        )
+    if value < 0:
+        raise ValueError(
+            f"`iterations` must not be negative, got {value}. Use 0 to normalise the rows alone."
+        )
+    return value
+
+
+def tolerance(value: float | None) -> float | None:
+    """How far column sums may be from 1."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(
+            f"`tolerance` expects a number or None, got {type(value).__name__}. Pass e.g. 1e-4."
+        )
+    if not value > 0:
+        raise ValueError(
+            f"`tolerance` must be positive, got {value}. Use None for a fixed number of iterations."
+        )
+    return float(value)
+
+
+def choice(name: str, value: str, options: Mapping[str, str]) -> str:
+    """One of a few names, each with what it stands for."""
+    if value not in options:
+        names = " or ".join(map(repr, options))
+        meanings = ", ".join(f"{key!r} is {what}" for key, what in options.items())
+        raise ValueError(f"`{name}` must be {names}, got {value!r}. Choose: {meanings}.")
+    return value
+
+
 def relax(value: Callable[..., object]) -> Callable[..., object]:
     """A relaxation is a function, not its name."""
     if not callable(value):
         raise TypeError(
             f"`relax` expects a function such as neuralsort or softsort, got {value!r}. "
             "Fix its options with functools.partial."
+        )
+    return value
+
+
+def per_item(name: str, value: Tensor, shape: torch.Size) -> Tensor:
+    """One real number or flag per item, of any dtype that has an order."""
+    if not isinstance(value, Tensor) or value.is_complex():
+        came = value.dtype if isinstance(value, Tensor) else type(value).__name__
+        raise TypeError(
+            f"`{name}` expects a tensor of real numbers, got {came}. "
+            "Wrap the values with torch.as_tensor(...)."
+        )
+    try:
+        return value.expand(shape)
+    except RuntimeError:
+        raise ValueError(
+            f"`{name}` must have the shape of the lists, {tuple(shape)}, or broadcast to it, got "
+            f"{tuple(value.shape)}. Give one value per item."
+        ) from None
+
+
+def permutations(name: str, value: Tensor, shape: torch.Size | None = None) -> Tensor:
+    """One item index per position, of the shape of the other permutations."""
+    if not isinstance(value, Tensor) or value.is_floating_point() or value.dtype is torch.bool:
+        came = value.dtype if isinstance(value, Tensor) else type(value).__name__
+        raise TypeError(
+            f"`{name}` expects integer item indices, got {came}. "
+            "Pass P.permutation() or torch.argsort(x, descending=True)."
+        )
+    if value.dim() == 0 or (shape is not None and value.shape != shape):
+        expected = "(..., n)" if shape is None else str(tuple(shape))
+        raise ValueError(
+            f"`{name}` expects one item index per position, shape {expected}, got "
+            f"{tuple(value.shape)}. Give every list its own permutation."
+        )
+    return value
+
+
+def labels(value: Tensor, logits: Tensor) -> Tensor:
+    """One class index per list of logits."""
+    if not isinstance(value, Tensor) or value.is_floating_point() or value.dtype is torch.bool:
+        came = value.dtype if isinstance(value, Tensor) else type(value).__name__
+        raise TypeError(
+            f"`labels` expects integer class indices, got {came}. Convert them with .long()."
+        )
+    if value.shape != logits.shape[:-1]:
+        raise ValueError(
+            f"`labels` expects one class per list, shape {tuple(logits.shape[:-1])} for logits "
+            f"{tuple(logits.shape)}, got {tuple(value.shape)}. Give indices, not one-hot rows."
+        )
+    return value.long()
+
+
+def cutoff(value: int | None, n: int) -> int:
+    """How many of the first places count; lists may be shorter, None is all of them."""
+    if value is None:
+        return n
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(
+            f"`k` expects an int or None, got {type(value).__name__}. "
+            "Pass a whole number such as 10, or None for the whole list."
+        )
+    if value < 1:
+        raise ValueError(
+            f"`k` must be at least 1, got {value}. Pass None to count every place of the list."
+        )
+    return min(value, n)
+
+
+def top_shares(value: int | Mapping[int, float], n: int) -> dict[int, float]:
+    """How much each k counts: all of it for one number, else shares that sum to 1."""
+    shares = dict(value) if isinstance(value, Mapping) else {value: 1.0}
+    for size in shares:
+        if k(size, n) < 1:
+            raise ValueError(f"`k` must be at least 1, got {size}. Top-1 is the smallest set.")
+    if min(shares.values(), default=0.0) < 0 or not math.isclose(sum(shares.values()), 1.0):
+        raise ValueError(
+            f"`k` as a mapping needs shares that are not negative and sum to 1, got {value!r}. "
+            "Write for example {1: 0.5, 5: 0.5}."
+        )
+    return shares
+
+
+def positive_tau(value: float | Tensor, scores: Tensor) -> float | Tensor:
+    """A temperature that divides; the value of a tensor is not read."""
+    value = tau(value, scores)
+    if not isinstance(value, Tensor) and value == 0:
+        raise ValueError(
+            "`tau` must be positive for a loss over pairs of items, got 0. "
+            "For the hard value use the metric, for a gradient a small temperature."
+        )
+    return value
+
+
+def ranking(value: Tensor, n: int) -> Tensor:
+    """Item indices from the first place down, at most one per item."""
+    if not isinstance(value, Tensor) or value.is_floating_point() or value.dtype is torch.bool:
+        came = value.dtype if isinstance(value, Tensor) else type(value).__name__
+        raise TypeError(
+            f"`ranking` expects integer item indices, got {came}. "
+            "Pass items from the first place down, such as torch.argsort(x, descending=True)."
+        )
+    if value.dim() == 0 or value.shape[-1] > n:
+        raise ValueError(
+            f"`ranking` expects shape (..., k) with at most k = {n} places, one per item, got "
+            f"{tuple(value.shape)}. Its last dimension lists items from the first place down."
+        )
+    return value.long()
+
+
+def distinct_items(valid: Tensor, ranking: Tensor, n: int) -> None:
+    """Rankings in which no item repeats and none is absent. Reads values."""
+    if not bool(valid.all()):
+        raise ValueError(
+            f"`ranking` must list distinct items, from 0 to {n - 1} and present under the mask, "
+            f"got {ranking}. Items stand in the order of their places."
+        )
+
+
+def full_ranking(value: Tensor, n: int) -> Tensor:
+    """A ranking of all items."""
+    value = ranking(value, n)
+    if value.shape[-1] != n:
+        raise ValueError(
+            f"`ranking` must list all {n} items here, got {value.shape[-1]} places. "
+            "Only `log_prob` takes the first places alone."
+        )
+    return value
+
+
+def batch_of_rankings(value: Tensor, batch: torch.Size) -> torch.Size:
+    """The batch shape of rankings together with that of the distribution."""
+    try:
+        return torch.broadcast_shapes(value.shape[:-1], batch)
+    except RuntimeError:
+        raise ValueError(
+            f"`ranking` must have a batch shape that broadcasts against {tuple(batch)}, that of "
+            f"the logits, got {tuple(value.shape[:-1])}. Give one ranking per list."
+        ) from None
+
+
+def enumerable(n: int, longest: int) -> None:
+    """Lists short enough to write all their rankings down."""
+    if n > longest:
+        raise ValueError(
+            f"Enumeration is for lists of at most {longest} items, got {n}, which have {n}! "
+            "rankings. Draw some of them with `sample`."
+        )
+
+
+def same_items(n: int, other: int) -> None:
+    """Two distributions over rankings of as many items."""
+    if n != other:
+        raise ValueError(
+            f"`kl_divergence` compares distributions over rankings of as many items, got {n} and "
+            f"{other}. Give both the same items."
+        )
+
+
+def samples(value: int, least: int = 1) -> int:
+    """How many samples to draw."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(
+            f"`samples` expects an int, got {type(value).__name__}. Pass a whole number."
+        )
+    if value < least:
+        why = " A leave-one-out baseline needs another sample." if least > 1 else ""
+        raise ValueError(f"`samples` must be at least {least}, got {value}.{why} Draw more.")
+    return value
+
+
+def costs(value: Tensor, shape: torch.Size) -> Tensor:
+    """One cost per sample and list."""
+    came = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+    if not isinstance(value, Tensor) or value.shape != shape:
+        raise ValueError(
+            f"`cost` must give one number per sample and list, shape {tuple(shape)}, got {came}. "
+            "It takes P of shape (samples, ..., n, n) and returns (samples, ...)."
+        )
+    return value
+
+
+def sampled_costs(cost: Tensor, log_prob: Tensor) -> None:
+    """Costs and log-probabilities of the same samples."""
+    if cost.shape != log_prob.shape or cost.dim() == 0:
+        raise ValueError(
+            f"`score_function_loss(log_prob, cost)` expects two tensors of one shape (S, ...), got "
+            f"{tuple(log_prob.shape)} and {tuple(cost.shape)}. Samples come first."
+        )
+
+
+def baseline(value: str | None) -> str | None:
+    """What to subtract from the costs of a score-function estimator."""
+    if value not in ("leave_one_out", None):
+        raise ValueError(
+            f'`baseline` must be "leave_one_out" or None, got {value!r}. '
+            "For a baseline of your own subtract it from the cost and pass None."
+        )
+    return value
+
+
+def reduction(value: str) -> str:
+    """What to do with one loss per list."""
+    if value not in ("mean", "sum", "none"):
+        raise ValueError(
+            f'`reduction` must be "mean", "sum" or "none", got {value!r}. '
+            'Use "none" for one loss per list.'
         )
     return value

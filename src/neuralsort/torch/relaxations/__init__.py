@@ -1,6 +1,17 @@
 """Scores to relaxed permutations: one published method, one file."""
 
+from .lapsum import lapsum
+from .networks import sorting_network
 from .neuralsort import neuralsort
+from .sinkhorn import gumbel_sinkhorn, sinkhorn, sinkhorn_sort
 from .softsort import softsort
 
-__all__ = ["neuralsort", "softsort"]
+__all__ = [
+    "gumbel_sinkhorn",
+    "lapsum",
+    "neuralsort",
+    "sinkhorn",
+    "sinkhorn_sort",
+    "softsort",
+    "sorting_network",
+]

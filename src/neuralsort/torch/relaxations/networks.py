@@ -1,0 +1,369 @@
+r"""Sorting networks whose comparators swap by degrees.
+
+A sorting network is a fixed sequence of layers, each comparing disjoint pairs of wires and swapping
+those in the wrong order. Relaxed, a pair (a, b) swaps by a share $\beta$ that depends on b - a,
+
+$$a' = a + \beta\,(b - a), \qquad b' = b - \beta\,(b - a),$$
+
+so a layer is a symmetric doubly stochastic matrix and the network their product. That product is
+not formed: P multiplies layer by layer, and its transpose by the layers in reverse.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from .. import _checks
+from ..permutation import HardPermutation, RelaxedPermutation, matmul, working
+from .ordering import Ordered
+from .written import WrittenPermutation
+
+KINDS = {"odd_even": "n layers of neighbours", "bitonic": "O(log^2 n) layers, far pairs first"}
+
+SWAPS: dict[str, Callable[[Tensor], Tensor]] = {
+    "logistic": torch.sigmoid,
+    "cauchy": lambda v: torch.atan(v) / math.pi + 0.5,
+    "reciprocal": lambda v: (v / (2 + v.abs()) + 1) / 2,
+}
+"""By how much a pair swaps that is out of order by v temperatures."""
+
+TAILS = {"logistic": "exponential", "cauchy": "heavy", "reciprocal": "as heavy and quick to compute"}
+
+# Scores beyond this many temperatures are as good as this many, and infinite ones stand farther off:
+# so far that pairs of them and others swap wholly or not at all, in finite numbers.
+ENDLESS, FAR = 1e290, 1e300
+
+
+def sorting_network(
+    scores: Tensor,
+    *,
+    tau: float | Tensor = 0.1,
+    kind: str = "odd_even",
+    swap: str = "cauchy",
+    mask: Tensor | None = None,
+) -> RelaxedPermutation:
+    r"""Relaxes the permutation that sorts `scores` in descending order, by a sorting network.
+
+    $$\widehat P = L_k \cdots L_1, \qquad \beta = \sigma\big((a - b) / \tau\big)$$
+
+    for layers $L$ that swap by shares $\beta$ every pair whose wires hold a and b and should end in
+    ascending order; $\sigma$ is the distribution function of the logistic or Cauchy distribution,
+    or the reciprocal $v \mapsto (v / (2 + |v|) + 1) / 2$. Rows and columns sum to one. As `tau`
+    tends to 0 this becomes the hard permutation matrix of `torch.argsort(scores, descending=True)`
+    for distinct scores. The network sees the order of the items: permuting them permutes the
+    columns only in that limit.
+
+    Args:
+        scores: `(..., n)`. Values to sort; leading dimensions are batch, n is any number.
+        tau: Temperature, a number or a tensor that broadcasts against `scores` with a last
+            dimension of 1; it may require gradients. Its inverse is known as steepness; 0 is the
+            hard permutation.
+        kind: `"odd_even"`, n layers of neighbours, or `"bitonic"`, O(log^2 n) layers.
+        swap: `"logistic"`, `"cauchy"` or `"reciprocal"`. With the last two, no sorted value falls
+            when a score rises; with the first it may.
+        mask: `(..., n)` boolean, True where the item exists. Absent items take no part; the last
+            rows place them in index order.
+
+    Returns:
+        The relaxed permutation `(..., n, n)`. Its `permutation()` is the stable descending sort.
+
+    Raises:
+        TypeError: If `scores` is not floating point, or `mask` not boolean.
+        ValueError: If `tau` is negative, `kind` or `swap` unknown, or a shape does not fit.
+
+    Example:
+        >>> scores = torch.tensor([1.0, 3.0, 2.0])
+        >>> sorting_network(scores, tau=1e-3, kind="bitonic").sort(scores).round(decimals=2)
+        tensor([3., 2., 1.])
+
+    Reference: Petersen et al. (2021), Eqs. 2-4; Petersen et al. (2022) for the Cauchy and the
+    reciprocal swap. Time per payload column: O(n^2) for odd-even, O(n log^2 n) for bitonic; the
+    matrix itself is n such columns. Memory: O(n) per layer and column.
+    """
+    scores = _checks.scores("sorting_network(scores)", scores)
+    tau = _checks.tau(tau, scores)
+    _checks.choice("kind", kind, KINDS)
+    _checks.choice("swap", swap, TAILS)
+    mask = _checks.mask(mask, scores)
+    if not isinstance(tau, Tensor) and tau == 0:
+        return HardPermutation(Ordered(scores, 1.0, mask).perm, scores.shape[-1], scores.dtype)
+    ordered = Ordered(scores, tau, mask)
+    network = Network(kind, SWAPS[swap], ordered)
+    return NetworkPermutation("sorting_network", network, ordered, scores.dtype)
+
+
+# -- layers ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Wires `start:stop`, compared in pairs at a distance."""
+
+    start: int
+    stop: int
+    distance: int
+    longer: int  # lists of so few items are in order before this layer
+    rising: int = 0  # runs of so many wires are sorted upwards and downwards in turn; 0: all upwards
+
+    def split(self, x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+        """First and second wires of all pairs, `(runs, distance)` in place of `dim` < 0."""
+        pairs = x.narrow(dim, self.start, self.stop - self.start)
+        pairs = pairs.unflatten(dim, ((self.stop - self.start) // (2 * self.distance), 2, -1))
+        return pairs.select(dim - 1, 0), pairs.select(dim - 1, 1)
+
+    def join(self, x: Tensor, first: Tensor, second: Tensor, dim: int = -1) -> Tensor:
+        """`x` with other values on the first and second wires of all pairs."""
+        pairs = torch.stack([first, second], dim - 1).flatten(dim - 2, dim)
+        end = x.shape[dim] - self.stop
+        if not self.start and not end:
+            return pairs
+        return torch.cat([x.narrow(dim, 0, self.start), pairs, x.narrow(dim, self.stop, end)], dim)
+
+    def directions(self, like: Tensor) -> Tensor | None:
+        """1 for runs of pairs that are sorted upwards, -1 for others: `(runs, 1)`; None: all 1."""
+        if self.rising in (0, self.stop - self.start):
+            return None
+        first = torch.arange(self.start, self.stop, 2 * self.distance, device=like.device)
+        return (1 - 2 * (first // self.rising % 2)).to(like.dtype).unsqueeze(-1)
+
+
+def _odd_even(n: int) -> list[Layer]:
+    """Neighbours, from the first and from the second wire in turn."""
+    ends = [(i % 2, i % 2 + (n - i % 2) // 2 * 2) for i in range(n)]
+    return [Layer(a, b, 1, longer=i) for i, (a, b) in enumerate(ends) if a < b]
+
+
+def _bitonic(n: int) -> list[Layer]:
+    """Runs of 1, 2, 4, ... wires merged in pairs, one upwards and the next downwards."""
+    layers = []
+    run = 1
+    while run < n:
+        distance = run
+        while distance:
+            layers.append(Layer(0, _power(n), distance, longer=run, rising=2 * run))
+            distance //= 2
+        run *= 2
+    return layers
+
+
+def _power(n: int) -> int:
+    """The next power of two."""
+    return 1 << (n - 1).bit_length() if n else 0
+
+
+class _Mix(torch.autograd.Function):
+    """One layer at work: `apply(x, share, layer)` for `(..., wires, d)`, `(..., runs, distance)`.
+
+    A layer is a symmetric matrix, so the gradient passes it as values do.
+    """
+
+    @staticmethod
+    def forward(x: Tensor, share: Tensor, layer: Layer) -> Tensor:
+        a, b = layer.split(x, -2)
+        share = share.unsqueeze(-1)
+        return layer.join(x, torch.lerp(a, b, share), torch.lerp(b, a, share), -2)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        ctx.save_for_backward(inputs[0], inputs[1])
+        ctx.layer = inputs[2]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple:  # pyright: ignore
+        x, share = ctx.saved_tensors
+        to_x = _Mix.apply(grad, share, ctx.layer) if ctx.needs_input_grad[0] else None
+        (a, b), (to_a, to_b) = ctx.layer.split(x, -2), ctx.layer.split(grad, -2)
+        return to_x, torch.linalg.vecdot(to_a - to_b, b - a), None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, x: Tensor, share: Tensor, layer: Layer) -> tuple:
+        x, share = (
+            t.movedim(d, 0) if d is not None else t.expand(info.batch_size, *t.shape)
+            for t, d in zip((x, share), in_dims, strict=False)
+        )
+        return _Mix.apply(x, share, layer), 0  # pyright: ignore
+
+
+def _mix(x: Tensor, share: Tensor, layer: Layer) -> Tensor:
+    batch = torch.broadcast_shapes(x.shape[:-2], share.shape[:-2])
+    x, share = x.expand(*batch, *x.shape[-2:]), share.expand(*batch, *share.shape[-2:])
+    return _Mix.apply(x, share.to(x.dtype), layer)  # pyright: ignore
+
+
+# -- the network -----------------------------------------------------------------------------------
+
+
+class Network:
+    """Layers for lists of n items, where the items stand, and by how much their pairs swap.
+
+    Items stand on the last wires, in their order; pairs with a wire that has none, or one that is
+    absent, are not compared. Values rise along the wires: positions count from the last one.
+    """
+
+    def __init__(self, kind: str, swap: Callable[[Tensor], Tensor], ordered: Ordered) -> None:
+        n, device = ordered.n, ordered.scores.device
+        self.swap, self.ordered = swap, ordered
+        self.bitonic = kind == "bitonic"
+        self.layers = _bitonic(n) if self.bitonic else _odd_even(n)
+        self.width = _power(n) if self.bitonic else n
+        item = slot = torch.arange(n, device=device)
+        self.count = torch.tensor([n], device=device)
+        if ordered.mask is not None:  # present items take the first slots
+            item = torch.sort(~ordered.mask, dim=-1, stable=True).indices
+            self.count = ordered.mask.sum(-1, keepdim=True)  # (..., 1)
+        end = self._end()
+        spare = end - self.count
+        absent = slot - self.count  # negative for those present
+        wire = torch.where(absent < 0, slot + spare, torch.where(absent < spare, absent, slot))
+        self.wire_of_item = torch.empty_like(wire).scatter(-1, item.expand_as(wire), wire)
+        self.wire_of_row = torch.where(absent < 0, end - 1 - slot, wire)
+        self.item_of_wire = self._inverse(self.wire_of_item)
+        self.row_of_wire = self._inverse(self.wire_of_row)
+        wires = torch.arange(self.width, device=device)
+        self.live = (wires >= spare) & (wires < end)  # (..., width)
+        self.full = ordered.mask is None and self.width == n
+        self._shares: list[Tensor] | None = None
+
+    def _end(self) -> Tensor:
+        """The wire after the last item present: they sort as a shorter list would."""
+        if not self.bitonic:
+            return self.count
+        powers = 1 << torch.arange(self.width.bit_length(), device=self.count.device)
+        return powers[torch.searchsorted(powers, self.count)] if self.width else self.count
+
+    def _inverse(self, wires: Tensor) -> Tensor:
+        """What stands on each wire; for empty wires anything, since nothing leaves them."""
+        index = torch.arange(wires.shape[-1], device=wires.device).expand_as(wires)
+        return wires.new_zeros(*wires.shape[:-1], self.width).scatter(-1, wires, index)
+
+    def shares(self) -> list[Tensor]:
+        """By how much the pairs of each layer swap, `(..., runs, distance)`, in float64."""
+        if self._shares is None:
+            self._shares = self._compare()
+        return self._shares
+
+    def _compare(self) -> list[Tensor]:
+        o = self.ordered
+        if not self.layers:
+            return []
+        poison = torch.where(o.scores.isnan().any(-1, keepdim=True), torch.nan, 0.0)
+        x, far = o.scores.to(o.exact), o.scores.isinf()
+        # From the largest score, so that an offset of the scores costs no digits.
+        top = x.detach().masked_fill(far, -torch.inf).amax(-1, keepdim=True)
+        centred = x.masked_fill(far, 0.0) - top.masked_fill(top.isinf(), 0.0)
+        scaled = (centred / o.tau).clamp(-ENDLESS, ENDLESS)
+        x = torch.where(far, FAR * x.detach().sign(), scaled) + poison
+        x = _take(x, self.item_of_wire, -1)
+        hard = None if o.hard is None else (o.hard.unsqueeze(-1) if o.hard.dim() else o.hard)
+        shares = []
+        for layer in self.layers:
+            a, b = layer.split(x, -1)
+            directions = layer.directions(x)
+            wrong = a - b if directions is None else (a - b) * directions
+            share = self.swap(wrong)
+            if hard is not None:
+                share = torch.where(hard, (wrong > 0).to(x.dtype) + poison.unsqueeze(-1), share)
+            if not self.full:
+                live, also = layer.split(self.live, -1)
+                need = True if o.mask is None else (self.count > layer.longer).unsqueeze(-1)
+                share = share * (live & also & need)
+            shares.append(share)
+            x = layer.join(x, torch.lerp(a, b, share), torch.lerp(b, a, share))
+        return shares
+
+    def apply(self, x: Tensor) -> Tensor:
+        """What stands on the wires `(..., width, d)` after all layers."""
+        x = self._for_all(x)
+        for layer, share in zip(self.layers, self.shares(), strict=True):
+            x = _mix(x, share, layer)
+        return x
+
+    def apply_back(self, x: Tensor) -> Tensor:
+        """The transpose of `apply`."""
+        x = self._for_all(x)
+        for layer, share in zip(reversed(self.layers), reversed(self.shares()), strict=True):
+            x = _mix(x, share, layer)
+        return x
+
+    def _for_all(self, x: Tensor) -> Tensor:
+        batch = torch.broadcast_shapes(self.ordered.batch, x.shape[:-2])
+        return x.expand(*batch, *x.shape[-2:])
+
+    def matrix(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
+        spare = self.width - ordered.n if ordered.mask is None else 0
+        wires = self._merged(dtype, spare) if self.bitonic else self._layered(dtype)
+        if ordered.mask is None:
+            return wires.flip(-2)[..., :rows, :]
+        return _take(_take(wires, self.wire_of_row[..., :rows], -2), self.wire_of_item, -1)
+
+    def _layered(self, dtype: torch.dtype) -> Tensor:
+        """`apply` of the identity."""
+        return self.apply(torch.eye(self.width, dtype=dtype, device=self.live.device))
+
+    def _merged(self, dtype: torch.dtype, spare: int) -> Tensor:
+        """The same without the first rows and columns, by matrices that grow with the runs.
+
+        Before two runs are merged, neither holds anything of the other; and merging them is a
+        matrix that grows as well, from its last layer to its first.
+        """
+        like = {"dtype": dtype, "device": self.live.device}
+        runs = torch.ones(*self.ordered.batch, self.width, 1, 1, **like)
+        shares = {}
+        for layer, share in zip(self.layers, self.shares(), strict=True):
+            shares.setdefault(layer.longer, []).insert(0, share.to(dtype))
+        for size in shares:
+            merge = torch.ones(*self.ordered.batch, self.width, 1, 1, **like)
+            for share in shares[size]:
+                upper, lower = merge.unflatten(-3, (-1, 2)).unbind(-3)
+                swap, keep = share.unsqueeze(-2), 1 - share.unsqueeze(-2)
+                upper = torch.cat([upper * keep, upper * swap], -1)
+                lower = torch.cat([lower * swap, lower * keep], -1)
+                merge = torch.cat([upper, lower], -2)
+            upper, lower = runs.unflatten(-3, (-1, 2)).unbind(-3)
+            skip = spare if 2 * size == self.width else 0
+            left, right = merge[..., skip:, :].split(size, -1)
+            runs = torch.cat([matmul(left, upper[..., skip:]), matmul(right, lower)], -1)
+        return runs.squeeze(-3)
+
+
+class NetworkPermutation(WrittenPermutation):
+    """The relaxed permutation of a sorting network: products pass through its layers."""
+
+    _kernel: Network
+
+    def _product(self, x: Tensor) -> Tensor:
+        if x.dim() == 1:
+            return self._product(x.unsqueeze(-1)).squeeze(-1)
+        network = self._kernel
+        wires = network.apply(_take(x, network.item_of_wire, -2))
+        return _take(wires, network.wire_of_row[..., : self._rows], -2)
+
+    def _transposed(self, y: Tensor) -> Tensor:
+        if y.dim() == 1:
+            return self._transposed(y.unsqueeze(-1)).squeeze(-1)
+        network = self._kernel
+        rows = pad(y, (0, 0, 0, self.shape[-1] - self._rows))
+        wires = network.apply_back(_take(rows, network.row_of_wire, -2))
+        return _take(wires, network.wire_of_item, -2)
+
+    def _rank(self) -> Tensor:
+        place = torch.arange(1, self.shape[-1] + 1, device=self.device)
+        return self._transposed(place.to(working(self.dtype)))  # columns sum to 1
+
+
+def _take(x: Tensor, index: Tensor, dim: int) -> Tensor:
+    """Entries of x along a dimension: the same `(m,)` for all lists, or `(..., m)` for each."""
+    if index.dim() == 1:
+        return x.index_select(dim, index)
+    if x.dim() > index.dim() or dim == -2:
+        index = index.unsqueeze(-1 if dim == -2 else -2)
+        batch = torch.broadcast_shapes(x.shape[:-2], index.shape[:-2])
+        x = x.expand(*batch, *x.shape[-2:])
+        shape = (index.shape[-2], x.shape[-1]) if dim == -2 else (x.shape[-2], index.shape[-1])
+        index = index.expand(*batch, *shape)
+    return x.gather(dim, index)

@@ -1,0 +1,362 @@
+r"""Sinkhorn's algorithm: matrices whose rows and columns both sum to 1.
+
+Rows and columns are normalised in turn, as logarithms. All that an iteration changes is one number
+per row and one per column, the potentials f and g of
+
+$$\log P_{ij} = L_{ij} + f_i + g_j,$$
+
+so only those are kept for the backward pass: 2 n numbers per iteration in place of n^2.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import _checks
+from ..noise import gumbel
+from ..permutation import HardPermutation, RelaxedPermutation, working
+from .neuralsort import NeuralSortKernel
+from .ordering import Ordered
+from .written import WrittenPermutation
+
+
+def sinkhorn(
+    logits: Tensor,
+    *,
+    tau: float | Tensor = 1.0,
+    iterations: int = 20,
+    tolerance: float | None = None,
+    mask: Tensor | None = None,
+) -> RelaxedPermutation:
+    r"""Relaxes the best assignment of items to positions to a doubly stochastic matrix.
+
+    $$\widehat P = \operatorname*{arg\,max}_{P}\; \langle P, L \rangle + \tau H(P)
+      \quad\text{over doubly stochastic } P$$
+
+    in the limit of many iterations, H being the entropy. Rows are normalised last and sum to one
+    after any number of iterations; columns do so in the limit. Its hard counterpart, which it tends
+    to with `tau`, is the assignment of largest total, `scipy.optimize.linear_sum_assignment(logits,
+    maximize=True)`.
+
+    Args:
+        logits: `(..., n, n)`. How much position `i`, a row, likes item `j`, a column; `-inf`
+            forbids it.
+        tau: Temperature, a number or a positive tensor with one temperature per matrix, shape
+            `(..., 1)`; it may require gradients. 0 is the hard assignment.
+        iterations: How often rows and columns are normalised, at most.
+        tolerance: Stop once the logarithms of all column sums in the batch are this small; None
+            for a fixed number of iterations.
+        mask: `(..., n)` boolean, True where the item exists. With m items present, they compete
+            for the first m positions; the last rows place the absent items in index order.
+
+    Returns:
+        The relaxed permutation `(..., n, n)`. Its `permutation()` is the row-wise argmax where that
+        is a permutation, and the assignment of largest total weight where it is not.
+
+    Raises:
+        TypeError: If `logits` is not floating point, or `mask` not boolean.
+        ValueError: If `logits` is not square, `tau` or `iterations` is negative, or a shape does
+            not fit.
+
+    Example:
+        >>> P = sinkhorn(torch.tensor([[0.0, 2.0], [0.0, 1.0]]), iterations=50)
+        >>> P.to_dense().round(decimals=3)
+        tensor([[0.3780, 0.6220],
+                [0.6220, 0.3780]])
+
+    Reference: Mena et al. (2018), Eq. 4; Cuturi (2013). Time: O(n^2) per iteration; memory: O(n^2),
+    and O(n) per iteration for the gradient.
+    """
+    logits = _checks.logits("sinkhorn(logits)", logits)
+    return _assign(logits, torch.zeros(()), tau, iterations, tolerance, mask)
+
+
+def gumbel_sinkhorn(
+    logits: Tensor,
+    *,
+    tau: float | Tensor = 1.0,
+    iterations: int = 20,
+    tolerance: float | None = None,
+    mask: Tensor | None = None,
+    generator: torch.Generator | None = None,
+) -> RelaxedPermutation:
+    r"""Draws a relaxed permutation: `sinkhorn` of perturbed logits.
+
+    $$\widehat P = \operatorname{sinkhorn}(L + G), \qquad G_{ij} \sim \text{Gumbel}(0, 1)$$
+
+    Every matrix of the batch gets its own noise. Its hard counterpart, which it tends to with
+    `tau`, is the assignment of largest total to the perturbed logits.
+
+    Args:
+        logits: `(..., n, n)`. How much position `i` likes item `j`. For several draws from one
+            matrix, expand it.
+        tau: Temperature, as in `sinkhorn`; it does not scale the noise.
+        iterations: How often rows and columns are normalised, at most.
+        tolerance: Stop once the logarithms of all column sums are this small, or None.
+        mask: `(..., n)` boolean, True where the item exists.
+        generator: Source of randomness; the global one if None.
+
+    Returns:
+        The relaxed permutation `(..., n, n)`.
+
+    Raises:
+        TypeError: If `logits` is not floating point, or `mask` not boolean.
+        ValueError: If `logits` is not square, `tau` or `iterations` is negative, or a shape does
+            not fit.
+
+    Example:
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> P = gumbel_sinkhorn(torch.zeros(5, 3, 3), tau=0.1, generator=generator)
+        >>> P.permutation().shape
+        torch.Size([5, 3])
+
+    Reference: Mena et al. (2018), section 4. Time and memory: those of `sinkhorn`.
+    """
+    logits = _checks.logits("gumbel_sinkhorn(logits)", logits)
+    noise = gumbel(logits.shape, device=logits.device, generator=generator)
+    return _assign(logits, noise, tau, iterations, tolerance, mask)
+
+
+def sinkhorn_sort(
+    scores: Tensor,
+    *,
+    tau: float | Tensor = 1.0,
+    iterations: int = 20,
+    tolerance: float | None = None,
+    mask: Tensor | None = None,
+) -> RelaxedPermutation:
+    r"""Relaxes the permutation that sorts `scores` in descending order, by optimal transport.
+
+    $$\widehat P = \operatorname*{arg\,max}_{P} \sum_{ij} P_{ij} (n + 1 - 2i)\, s_j + \tau H(P)
+      \quad\text{over doubly stochastic } P$$
+
+    in the limit of many iterations: the entropic transport of the scores to equally spaced targets,
+    largest first. Sinkhorn's iterations start from `neuralsort`, which they equal before the first
+    one, so `tau` means what it means there; each brings the columns closer to sums of one. As `tau`
+    tends to 0 this becomes the hard permutation matrix of `torch.argsort(scores, descending=True)`,
+    after any number of iterations.
+
+    Args:
+        scores: `(..., n)`. Values to sort; leading dimensions are batch.
+        tau: Temperature, a number or a tensor that broadcasts against `scores` with a last
+            dimension of 1; it may require gradients. Smaller is harder; 0 is the hard permutation.
+        iterations: How often rows and columns are normalised, at most.
+        tolerance: Stop once the logarithms of all column sums in the batch are this small; None
+            for a fixed number of iterations.
+        mask: `(..., n)` boolean, True where the item exists. Absent items take no part; the last
+            rows place them in index order.
+
+    Returns:
+        The relaxed permutation `(..., n, n)`. Its `permutation()` is the stable descending sort.
+
+    Raises:
+        TypeError: If `scores` is not floating point, or `mask` not boolean.
+        ValueError: If `tau` or `iterations` is negative or a shape does not fit.
+
+    Example:
+        >>> P = sinkhorn_sort(torch.tensor([1.0, 3.0, 2.0]), tau=2.0)
+        >>> P.to_dense().sum(-2).round(decimals=3)
+        tensor([1., 1., 1.])
+
+    Reference: Cuturi et al. (2019), Eq. 4, with squared distances. Time: O(n^2) per iteration;
+    memory: O(n^2), and O(n) per iteration for the gradient.
+    """
+    scores = _checks.scores("sinkhorn_sort(scores)", scores)
+    tau = _checks.tau(tau, scores)
+    kernel = TransportKernel(_checks.iterations(iterations), _checks.tolerance(tolerance))
+    mask = _checks.mask(mask, scores)
+    if not isinstance(tau, Tensor) and tau == 0:
+        return HardPermutation(Ordered(scores, 1.0, mask).perm, scores.shape[-1], scores.dtype)
+    return TransportPermutation("sinkhorn_sort", kernel, Ordered(scores, tau, mask), scores.dtype)
+
+
+# -- matrices --------------------------------------------------------------------------------------
+
+
+def _assign(
+    logits: Tensor,
+    noise: Tensor,
+    tau: float | Tensor,
+    iterations: int,
+    tolerance: float | None,
+    mask: Tensor | None,
+) -> RelaxedPermutation:
+    """Checks the options that `sinkhorn` and `gumbel_sinkhorn` share, and does what they share."""
+    n, like = logits.shape[-1], logits.sum(-2)  # (..., n): one item, one score
+    tau = _checks.tau(tau, like)
+    iterations, tolerance = _checks.iterations(iterations), _checks.tolerance(tolerance)
+    mask = _checks.mask(mask, like)
+    scaled = logits.to(working(logits.dtype))
+    scaled = scaled + noise.to(scaled)
+    if mask is not None:
+        scaled = _beside_absent(scaled, mask)
+    if not isinstance(tau, Tensor) and tau == 0:
+        lowest = torch.finfo(scaled.dtype).min / (n + 1)  # so that a sum of them is a number
+        hard = RelaxedPermutation(scaled.detach().clamp(min=lowest)).permutation()
+        return HardPermutation(hard, n, logits.dtype)
+    forbidden = scaled == -torch.inf  # at every temperature
+    tau = tau.to(scaled.dtype).unsqueeze(-1) if isinstance(tau, Tensor) else tau
+    scaled = (scaled.masked_fill(forbidden, 0.0) / tau).masked_fill(forbidden, -torch.inf)
+    return LogPermutation(_balanced(scaled, iterations, tolerance), logits.dtype)
+
+
+def _beside_absent(logits: Tensor, mask: Tensor) -> Tensor:
+    """Present items compete for the first positions, absent ones have one each, in index order."""
+    n = logits.shape[-1]
+    row = torch.arange(n, device=logits.device).unsqueeze(-1)  # (n, 1)
+    present = mask.sum(-1, keepdim=True)  # (..., 1)
+    place = present + (~mask).cumsum(-1) - 1
+    own = ~mask.unsqueeze(-2) & (row == place.unsqueeze(-2))
+    open_ = mask.unsqueeze(-2) & (row < present.unsqueeze(-1))
+    return torch.where(open_, logits, torch.where(own, 0.0, -torch.inf).to(logits))
+
+
+class _FromLogarithms(RelaxedPermutation):
+    """What a matrix answers when its logarithms are known."""
+
+    def _log_matrix(self) -> Tensor:
+        raise NotImplementedError
+
+    def _matrix(self) -> Tensor:
+        return self._log_matrix().exp()
+
+    def _log_prob(self, perm: Tensor) -> Tensor:
+        log = self._log_matrix()
+        batch = torch.broadcast_shapes(perm.shape[:-1], log.shape[:-2])
+        perm = perm.expand(*batch, perm.shape[-1]).unsqueeze(-1)
+        return log.expand(*batch, *log.shape[-2:]).gather(-1, perm).squeeze(-1)
+
+    def _entropy(self) -> Tensor:
+        log = self._log_matrix()
+        return -(log.exp() * log.masked_fill(log == -torch.inf, 0.0)).sum(-1)
+
+
+class LogPermutation(_FromLogarithms):
+    """A relaxed permutation that is known by the logarithms of its weights."""
+
+    def __init__(self, log: Tensor, dtype: torch.dtype, perm: Tensor | None = None) -> None:
+        self._log, self._perm = log, perm
+        self._dtype = dtype
+
+    @property
+    def shape(self) -> torch.Size:
+        return self._log.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self._log.device
+
+    @property
+    def _dense(self) -> Tensor:
+        return self.to_dense()
+
+    def _kind(self) -> str:
+        return "sinkhorn"
+
+    def _log_matrix(self) -> Tensor:
+        return self._log
+
+    def _top(self, k: int) -> RelaxedPermutation:
+        return LogPermutation(self._log[..., :k, :], self.dtype, self.permutation()[..., :k])
+
+
+# -- scores ----------------------------------------------------------------------------------------
+
+
+class TransportKernel:
+    """NeuralSort's log-weights, balanced."""
+
+    def __init__(self, iterations: int, tolerance: float | None) -> None:
+        self.iterations, self.tolerance = iterations, tolerance
+        self._log: Tensor | None = None
+
+    def log_matrix(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
+        if self._log is None:
+            n, batch = ordered.n, ordered.batch
+            column = torch.arange(n, device=ordered.scores.device)
+            column = column.view(n, *[1] * len(batch), 1).expand(n, *batch, n)
+            fall = NeuralSortKernel().fall(ordered.expand(torch.Size((n, *batch))), column)
+            log = _balanced(-fall.movedim(0, -1).to(dtype), self.iterations, self.tolerance)
+            by_item = log.gather(-1, ordered.rank().unsqueeze(-2).expand(log.shape))
+            self._log = by_item + ordered.poison().unsqueeze(-1).to(dtype)
+        return self._log[..., :rows, :]
+
+    def matrix(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
+        return self.log_matrix(ordered, dtype, rows).exp()
+
+
+class TransportPermutation(_FromLogarithms, WrittenPermutation):
+    """The relaxed permutation of `sinkhorn_sort`."""
+
+    def _log_matrix(self) -> Tensor:
+        return self._kernel.log_matrix(self._ordered, working(self._dtype), self._rows)
+
+
+# -- the algorithm ---------------------------------------------------------------------------------
+
+
+def _balanced(log: Tensor, iterations: int, tolerance: float | None) -> Tensor:
+    """Normalises rows and columns of exp(log) in turn, and at last the rows."""
+    # Rows may be shifted by anything: from their largest entry, the exponents are small.
+    log = log - log.detach().amax(-1, keepdim=True) if log.numel() else log
+    g = _Balance.apply(log, iterations, tolerance)[0] if iterations and log.numel() else 0.0
+    return torch.log_softmax(log if isinstance(g, float) else log + g.unsqueeze(-2), -1)
+
+
+class _Balance(torch.autograd.Function):
+    """Potentials of the columns after some iterations, and those of every iteration.
+
+    `apply(log, iterations, tolerance)` gives `(..., n)` and, without gradient, `(2 k, ..., n)`: f
+    and g in turn.
+    """
+
+    @staticmethod
+    def forward(log: Tensor, iterations: int, tolerance: float | None) -> tuple[Tensor, Tensor]:
+        potentials = _iterate(log, iterations, tolerance)
+        return potentials[-1].clone(), torch.stack(potentials)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(inputs[0], output[1])
+
+    @staticmethod
+    def backward(ctx: Any, to_g: Tensor, _: Tensor) -> tuple:  # pyright: ignore
+        log, history = ctx.saved_tensors
+        # For derivatives of this one the potentials must be functions of the logits again.
+        potentials = _iterate(log, len(history) // 2) if torch.is_grad_enabled() else list(history)
+        potentials.insert(0, torch.zeros_like(to_g))
+        to_log = torch.zeros_like(log)
+        while len(potentials) > 1:
+            before, f, g = potentials[-3:]
+            columns = (log + f.unsqueeze(-1) + g.unsqueeze(-2)).exp()
+            share = columns * to_g.unsqueeze(-2)
+            to_f, to_log = -share.sum(-1), to_log - share
+            rows = (log + f.unsqueeze(-1) + before.unsqueeze(-2)).exp()
+            share = rows * to_f.unsqueeze(-1)
+            to_g, to_log = -share.sum(-2), to_log - share
+            del potentials[-2:]
+        return to_log, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, log: Tensor, *options: Any) -> tuple[tuple, tuple]:
+        return _Balance.apply(log.movedim(in_dims[0], 0), *options), (0, 1)  # pyright: ignore
+
+
+def _iterate(log: Tensor, iterations: int, tolerance: float | None = None) -> list[Tensor]:
+    """Potentials of rows and columns in turn, two for every iteration."""
+    potentials = []
+    g = torch.zeros_like(log[..., 0, :])
+    for _ in range(iterations):
+        before = g
+        f = -torch.logsumexp(log + g.unsqueeze(-2), -1)
+        g = -torch.logsumexp(log + f.unsqueeze(-1), -2)
+        potentials += [f, g]
+        if tolerance is not None and bool(((g - before).abs() <= tolerance).all()):
+            break
+    return potentials

@@ -1,0 +1,123 @@
+"""Sorting networks: they sort, by layers that are what the literature says they are."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+
+import neuralsort.torch as ns
+from neuralsort.torch.relaxations.networks import KINDS, SWAPS
+from tests import oracle
+from tests.conftest import assert_near
+from tests.test_gradients import REQUESTS, inputs
+
+each_kind = pytest.mark.parametrize("kind", KINDS)
+each_swap = pytest.mark.parametrize("swap", SWAPS)
+
+
+@each_kind
+@pytest.mark.parametrize("n", range(2, 12))
+def test_zeros_and_ones_are_sorted_whatever_their_order(kind, n):
+    """By the 0-1 principle, a network that sorts all of these sorts everything."""
+    lists = torch.tensor(list(itertools.product((0.0, 1.0), repeat=n)))
+    P = ns.sorting_network(lists, tau=1e-9, kind=kind, swap="logistic")
+    assert torch.equal(P.sort(lists), lists.sort(-1, descending=True).values)
+
+
+@each_kind
+@each_swap
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 8, 9, 12, 16])
+def test_weights_are_those_of_the_comparators_one_by_one(kind, swap, n):
+    scores = torch.randn(3, n, dtype=torch.float64)
+    P = ns.sorting_network(scores, tau=0.4, kind=kind, swap=swap)
+    expected = [oracle.sorting_network(one.tolist(), 0.4, kind, swap) for one in scores]
+    expected = torch.from_numpy(np.stack(expected))
+    assert_near(P.to_dense(), expected, 1e-13)
+    assert_near(P @ torch.eye(n, dtype=torch.float64), expected, 1e-13)
+    assert_near(P.mT @ torch.eye(n, dtype=torch.float64), expected.mT, 1e-13)
+    assert_near(P.rank(), torch.arange(1.0, n + 1, dtype=torch.float64) @ expected, 1e-13)
+
+
+@each_kind
+@each_swap
+@pytest.mark.parametrize("request_", ["matmul", "transpose", "to_dense", "rank"])
+def test_derivatives_for_every_swap(kind, swap, request_):
+    for check in (gradcheck, gradgradcheck):
+        assert check(
+            lambda s, x, tau: REQUESTS[request_](
+                ns.sorting_network(s, tau=tau, kind=kind, swap=swap), x
+            ),
+            inputs(2, 5),
+        )
+
+
+@each_kind
+@each_swap
+def test_gradients_at_ties_are_those_nearby(kind, swap):
+    """The swap functions are smooth where two items meet."""
+    scores = torch.tensor([1.0, 2.0, 1.0, 0.5, 2.0], dtype=torch.float64, requires_grad=True)
+    assert gradcheck(lambda s: ns.sorting_network(s, tau=0.7, kind=kind, swap=swap).rank(), scores)
+
+
+@each_kind
+@pytest.mark.parametrize("swap", ["cauchy", "reciprocal"])
+def test_no_sorted_value_falls_when_a_score_rises(kind, swap):
+    scores = torch.randn(200, 6, dtype=torch.float64)
+
+    def soft(s: Tensor) -> Tensor:
+        return ns.sorting_network(s, tau=0.5, kind=kind, swap=swap).sort(s)
+
+    jacobian = torch.vmap(torch.func.jacrev(soft))(scores)
+    assert jacobian.min() >= -1e-12
+
+
+def test_with_logistic_swaps_a_sorted_value_may_fall():
+    pair = torch.tensor([0.0, 4.0], dtype=torch.float64)
+
+    def soft(s: Tensor) -> Tensor:
+        return ns.sorting_network(s, tau=1.0, swap="logistic").sort(s)
+
+    assert torch.func.jacrev(soft)(pair).min() < 0
+
+
+@each_swap
+@pytest.mark.parametrize("v", [-1e300, -30.0, -0.5, 0.0, 0.5, 30.0, 1e300])
+def test_swap_functions(swap, v):
+    value = SWAPS[swap](torch.tensor(v, dtype=torch.float64)).item()
+    assert 0 <= value <= 1
+    np.testing.assert_allclose(value, oracle.SWAPS[swap](np.float64(v)), rtol=1e-12, atol=1e-16)
+
+
+def test_products_of_long_lists_do_not_take_the_matrix():
+    """8192 items: the matrix would have 67 million entries, and 105 layers of it be kept."""
+    scores = torch.randn(8192, requires_grad=True)
+    sizes = []
+
+    def pack(x: Tensor) -> Tensor:
+        sizes.append(x.numel())
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        soft = ns.sorting_network(scores, tau=1e-6, kind="bitonic").sort(scores)
+    assert max(sizes) <= 2 * 8192
+    assert_near(soft, scores.sort(descending=True).values, 1e-3)
+    assert torch.autograd.grad(soft.sum(), scores)[0].isfinite().all()
+
+
+@each_kind
+def test_infinite_items_pass_through_whole(kind):
+    """In any place, beside finite ones, among ties of their own."""
+    inf = float("inf")
+    values = torch.tensor([inf, inf, 1.0, 0.5, -inf], dtype=torch.float64)
+    for order in itertools.permutations(range(5)):
+        scores = values[list(order)]
+        for swap in SWAPS:
+            P = ns.sorting_network(scores, tau=0.1, kind=kind, swap=swap)
+            matrix = P.to_dense()
+            assert matrix.isfinite().all()
+            assert_near(matrix[:2, scores == inf].sum(-1), torch.ones(2), 1e-12)
+            assert_near(matrix[4, scores == -inf], torch.ones(1), 1e-12)
+            assert P.sort(scores)[2:4].isfinite().all()
