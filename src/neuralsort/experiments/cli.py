@@ -1,0 +1,149 @@
+"""The command line `neuralsort`: the paper's studies, from data to report."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+from rich.console import Console
+
+from . import data
+from .checkpoint import CheckpointError
+from .median import MedianConfig
+from .plan import ConfigError
+from .quickstart import quickstart
+from .report import write_report
+from .reproduction import reproduce
+from .sorting import SortConfig
+from .studies import STUDIES
+from .study import evaluate, finished_line, run
+from .train import Interrupted
+
+app = tyro.extras.SubcommandApp()
+train = tyro.extras.SubcommandApp()
+files = tyro.extras.SubcommandApp()
+
+app.command(quickstart)
+app.command(train, name="train", help="Train on one study.")
+
+
+@train.command(name="sort")
+def train_sort(config: tyro.conf.OmitArgPrefixes[SortConfig]) -> None:
+    """Learn to sort images of large numbers from lists with their order."""
+    _tell(run(STUDIES["sort"].study, config))
+
+
+@train.command(name="median")
+def train_median(config: tyro.conf.OmitArgPrefixes[MedianConfig]) -> None:
+    """Learn to predict the median of images of large numbers from lists with their median."""
+    _tell(run(STUDIES["median"].study, config))
+
+
+@app.command(name="evaluate")
+def evaluate_run(
+    run: tyro.conf.Positional[Path],
+    n: tuple[int, ...] = (),
+    data_dir: Path | None = None,
+    results: Path = Path("results"),
+) -> None:
+    """Test a finished run again, also on lists of other lengths, and add lines to the results.
+
+    Args:
+        run: Folder of the run.
+        n: Lengths of the test lists. None given: the length it was trained at.
+        data_dir: Folder with the data; else NEURALSORT_DATA, else the user's cache.
+        results: Folder of the result lines.
+    """
+    study, config = STUDIES[finished_line(run)["study"]]
+    for length in n or (None,):
+        _tell(evaluate(study, config(data_dir=data_dir, results=results), run, n=length))
+
+
+app.command(reproduce)
+
+
+@app.command
+def report(results: Path = Path("results"), out: Path = Path("report")) -> None:
+    """Render tables and figures from the lines of results, as HTML and Markdown.
+
+    Args:
+        results: Folder of the result lines.
+        out: Folder for index.html, report.md and the figures.
+    """
+    print(f"The report is in {write_report(results, out)}")
+
+
+app.command(files, name="data", help="Look after the data.")
+
+
+@files.command(name="list")
+def list_data() -> None:
+    """Name the sources of digits and where their files would come from."""
+    print("digits  1,797 images of 8 x 8, part of scikit-learn; nothing to download")
+    print("mnist   70,000 images of 28 x 28, four files, 12 MB")
+    folders = ", ".join(map(str, data.data_directories(None))) or "none: NEURALSORT_DATA is not set"
+    print(f"Folders looked at first: {folders}")
+
+
+@files.command
+def fetch(
+    source: tyro.conf.Positional[Literal["mnist"]] = "mnist", data_dir: Path | None = None
+) -> None:
+    """Download what is not there yet, and check it.
+
+    Args:
+        source: What to fetch.
+        data_dir: Folder to look at first.
+    """
+    for path in data.mnist_files(data_dir).values():
+        print(f"good  {path}")
+
+
+@files.command
+def check(
+    source: tyro.conf.Positional[Literal["mnist"]] = "mnist", data_dir: Path | None = None
+) -> None:
+    """Check the files that are there; download nothing.
+
+    Args:
+        source: What to check.
+        data_dir: Folder to look at first.
+    """
+    for path in data.mnist_files(data_dir, download=False).values():
+        print(f"good  {path}")
+
+
+def _tell(line: dict[str, Any]) -> None:
+    """Prints what a run came to."""
+    print(f"{line['study']} {line['method']}, {line['data']}, n = {line['n']}, {line['recipe']}:")
+    for name, value in line["metrics"].items():
+        low, high = line["intervals"].get(name, (None, None))
+        interval = "" if low is None else f"   95 % interval {low:.4g} to {high:.4g}"
+        print(f"  {name:<14}{value:<10.4g}{interval}")
+    print(f"  {line['steps']} steps in {line['wall_seconds'] / 60:.1f} minutes")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line.
+
+    Returns:
+        The exit status: 0, 2 for options or data that cannot be, 130 after an interrupt.
+    """
+    console = Console(stderr=True)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        app.cli(prog="neuralsort", args=given)
+    except (ConfigError, data.DataError, CheckpointError) as error:
+        console.print(f"[bold red]Error:[/] {error}", highlight=False, soft_wrap=True)
+        return 2
+    except Interrupted:
+        console.print("Stopped, with a checkpoint. To go on, run the same command again:")
+        console.print(f"  neuralsort {shlex.join(given)}", highlight=False, soft_wrap=True)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

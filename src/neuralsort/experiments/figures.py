@@ -1,0 +1,152 @@
+"""Figures of the report, drawn from lines of results alone."""
+
+import base64
+import io
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")  # into files, also where there is no screen
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from .tables import Line, name
+
+COLOURS = plt.get_cmap("tab10").colors  # pyright: ignore[reportAttributeAccessIssue]
+CHOSEN = {"sort": ("exact_match", "exact match"), "median": ("mse", "mean squared error")}
+
+
+def learning_curves(lines: Sequence[Line], study: str, path: Path) -> Path | None:
+    """Validation against time, one panel per length."""
+    lines = [line for line in lines if line["study"] == study and line["trials"][0]["history"]]
+    lengths = sorted({line["config"]["train_n"] for line in lines})
+    if not lengths:
+        return None
+    metric, label = CHOSEN[study]
+    figure, panels = _panels(len(lengths))
+    methods = sorted({(line["method"], line["recipe"]) for line in lines})
+    for axes, n in zip(panels, lengths, strict=True):
+        seen = set()
+        for line in lines:
+            key = (line["method"], line["recipe"])
+            if line["config"]["train_n"] != n or (*key, line["seed"]) in seen:
+                continue  # the same training, tested at another length
+            history = next(t["history"] for t in line["trials"] if t["tau"] == line["tau"])
+            axes.plot(
+                [one["seconds"] / 60 for one in history],
+                [one[metric] for one in history],
+                color=COLOURS[methods.index(key) % len(COLOURS)],
+                marker="o",
+                markersize=3,
+                label=None if key in {one[:2] for one in seen} else f"{name(key[0])}, {key[1]}",
+            )
+            seen.add((*key, line["seed"]))
+        axes.set(title=f"n = {n}", xlabel="minutes", ylabel=f"{label} (validation)")
+        if study == "median":
+            axes.set_yscale("log")
+        axes.legend(frameon=False, fontsize=7)
+    return _save(figure, path)
+
+
+def gradient_variance(lines: Sequence[Line], path: Path) -> Path | None:
+    """Log-variance of gradient entries during training, one curve per temperature."""
+    runs: dict[str, list[tuple[float, list[dict[str, float]]]]] = {}
+    for line in lines:
+        if line["study"] == "sort" and line["method"] in ("neuralsort", "stochastic_neuralsort"):
+            for trial in line["trials"]:
+                points = [one for one in trial["history"] if one["log_variance"] is not None]
+                if points and line["n"] == line["config"]["train_n"] and line["seed"] == 0:
+                    title = f"{name(line['method'])}, n = {line['n']}, {line['recipe']}"
+                    runs.setdefault(title, []).append((trial["tau"], points))
+    if not runs:
+        return None
+    figure, panels = _panels(len(runs))
+    for axes, (title, curves) in zip(panels, sorted(runs.items()), strict=True):
+        for index, (tau, points) in enumerate(sorted(curves, key=lambda curve: curve[0])):
+            steps, values = [one["step"] for one in points], [one["log_variance"] for one in points]
+            axes.plot(steps, values, color=COLOURS[index % 10], marker="o", markersize=3)
+            axes.annotate(f" tau = {tau:g}", (steps[-1], values[-1]), fontsize=7)
+        axes.set(xlabel="step", ylabel="log variance of a gradient entry")
+        axes.set_title(title, fontsize=9)
+    return _save(figure, path)
+
+
+def medians(lines: Sequence[Line], path: Path) -> Path | None:
+    """True against predicted medians of 2,000 test lists."""
+    lines = [
+        line
+        for line in lines
+        if line["study"] == "median" and line["method"] != "constant" and line["seed"] == 0
+    ]
+    if not lines:
+        return None
+    figure, panels = _panels(len(lines))
+    lines = sorted(lines, key=lambda line: (line["method"], line["recipe"], line["n"]))
+    for axes, line in zip(panels, lines, strict=True):
+        true, predicted = zip(*line["extras"]["points"], strict=True)
+        axes.scatter(true, predicted, s=2, alpha=0.4, color=COLOURS[0], rasterized=True)
+        top = 10 ** line["places"]
+        axes.plot((0, top), (0, top), color="black", linewidth=0.6)
+        r2 = line["metrics"]["r2"]
+        axes.set_title(
+            f"{name(line['method'])}, {line['recipe']}, n = {line['n']}: R² {r2:.3f}", fontsize=8
+        )
+        axes.set(xlabel="true median", ylabel="predicted", xlim=(0, top), ylim=(0, top))
+        axes.set_aspect("equal")
+    return _save(figure, path)
+
+
+def examples(line: Line, path: Path) -> Path:
+    """A few test lists of one run: the images as they came, and in the predicted order."""
+    shown = line["extras"]["examples"]
+    n = line["n"]
+    figure, grid = plt.subplots(
+        2 * len(shown), n, figsize=(1.5 * n, 1.3 * len(shown)), layout="constrained", squeeze=False
+    )
+    for row, one in enumerate(shown):
+        goal = sorted(one["values"], reverse=True)
+        for place in range(n):
+            _draw_number(grid[2 * row][place], one["images"][place], "", "black")
+            item = one["predicted"][place]
+            right = one["values"][item] == goal[place]
+            _draw_number(
+                grid[2 * row + 1][place],
+                one["images"][item],
+                str(one["values"][item]),
+                "green" if right else "red",
+            )
+        grid[2 * row][0].set_ylabel("list", rotation=0, ha="right", va="center", fontsize=7)
+        grid[2 * row + 1][0].set_ylabel("sorted", rotation=0, ha="right", va="center", fontsize=7)
+    return _save(figure, path)
+
+
+def _draw_number(axes: Axes, image: str, text: str, colour: str) -> None:
+    axes.imshow(plt.imread(io.BytesIO(base64.b64decode(image))), cmap="gray", vmin=0, vmax=1)
+    axes.set(xticks=[], yticks=[])
+    axes.set_xlabel(text, color=colour, fontsize=7, labelpad=1)
+    for spine in axes.spines.values():
+        spine.set_color(colour if text else "lightgray")
+
+
+def _panels(count: int) -> tuple[Figure, list[Axes]]:
+    """So many axes, three in a row."""
+    columns = min(3, count)
+    rows = math.ceil(count / columns)
+    figure, grid = plt.subplots(
+        rows, columns, figsize=(4.4 * columns, 3.4 * rows), layout="constrained", squeeze=False
+    )
+    axes = list(grid.flat)
+    for spare in axes[count:]:
+        spare.set_visible(False)
+    return figure, axes[:count]
+
+
+def _save(figure: Figure, path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+    return path

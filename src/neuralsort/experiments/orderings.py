@@ -1,0 +1,167 @@
+"""From lists of items to relaxed permutations: the methods that the studies compare."""
+
+from collections.abc import Callable
+from functools import partial
+
+from torch import Tensor, nn
+
+import neuralsort.torch as ns
+from neuralsort.torch import registry
+
+Network = Callable[[int], nn.Module]
+"""Makes a network with so many outputs for each item of a list."""
+
+Cost = Callable[[ns.RelaxedPermutation], Tensor]
+"""From permutations `(..., B, n, n)` to one cost per list, `(..., B)`."""
+
+SAMPLES = 5
+"""Of the stochastic methods, as in the paper."""
+
+
+class Ordering(nn.Module):
+    """Items `(B, n, ...)`, as its network takes them, to a relaxed permutation `(B, n, n)`."""
+
+    needs_finite_costs = False
+    """Whether costs are asked at permutations, where a cross-entropy is infinite."""
+    any_length = False
+    """Whether lists of any length can be sorted, whatever the length it was trained at."""
+
+    def forward(self, items: Tensor) -> ns.RelaxedPermutation:
+        """Relaxes the descending sort of the items; nothing is sampled."""
+        raise NotImplementedError
+
+    def expected(self, cost: Cost, items: Tensor) -> Tensor:
+        """`(B,)`. The cost to be made small in training, the mean over samples if there are any."""
+        return cost(self(items))
+
+    def averaged(self, value: Cost, items: Tensor) -> Tensor:
+        """`(B,)`. A value of the permutation, the mean over samples if the method samples it."""
+        return value(self(items))
+
+
+class ByScore(Ordering):
+    """One score per item, sorted by a relaxation."""
+
+    any_length = True
+
+    def __init__(
+        self, network: Network, *, relax: Callable[..., ns.RelaxedPermutation], tau: float
+    ):
+        super().__init__()
+        self.network = network(1)
+        self.relax = partial(relax, tau=tau)
+        self.tau = tau
+
+    def scores(self, items: Tensor) -> Tensor:
+        """`(B, n)`."""
+        return self.network(items).squeeze(-1)
+
+    def forward(self, items: Tensor) -> ns.RelaxedPermutation:
+        return self.relax(self.scores(items))
+
+
+class BySampledScore(ByScore):
+    """Stochastic NeuralSort: scores are logits of Plackett-Luce, and samples of it are relaxed."""
+
+    def expected(self, cost: Cost, items: Tensor) -> Tensor:
+        return self.averaged(cost, items)
+
+    def averaged(self, value: Cost, items: Tensor) -> Tensor:
+        scores = self.scores(items)
+        return ns.estimators.relaxed_expectation(value, scores, tau=self.tau, samples=SAMPLES)
+
+
+class ByScoreFunction(ByScore):
+    """REINFORCE: exact samples of Plackett-Luce, with a leave-one-out baseline."""
+
+    needs_finite_costs = True
+
+    def expected(self, cost: Cost, items: Tensor) -> Tensor:
+        return ns.estimators.score_function_expectation(cost, self.scores(items), samples=SAMPLES)
+
+
+class BySinkhorn(Ordering):
+    """n outputs per item, stacked into a matrix that Sinkhorn makes doubly stochastic."""
+
+    def __init__(self, network: Network, *, n: int, tau: float) -> None:
+        super().__init__()
+        self.network = network(n)
+        self.tau = tau
+
+    def logits(self, items: Tensor) -> Tensor:
+        """`(B, n, n)`. Row = position, column = item."""
+        return self.network(items).mT
+
+    def forward(self, items: Tensor) -> ns.RelaxedPermutation:
+        return ns.sinkhorn(self.logits(items), tau=self.tau)
+
+
+class ByGumbelSinkhorn(BySinkhorn):
+    """Sinkhorn of a matrix under Gumbel noise."""
+
+    def expected(self, cost: Cost, items: Tensor) -> Tensor:
+        return self.averaged(cost, items)
+
+    def averaged(self, value: Cost, items: Tensor) -> Tensor:
+        logits = self.logits(items)
+        return value(ns.gumbel_sinkhorn(logits.expand(SAMPLES, *logits.shape), tau=self.tau)).mean(
+            0
+        )
+
+
+class ByRows(Ordering):
+    """Vanilla: n outputs per item, joined, and three layers that say the item of each place."""
+
+    def __init__(self, network: Network, *, n: int) -> None:
+        super().__init__()
+        self.network = network(n)
+        self.layers = nn.Sequential(
+            nn.Linear(n * n, n * n),
+            nn.ReLU(),
+            nn.Linear(n * n, n * n),
+            nn.ReLU(),
+            nn.Linear(n * n, n * n),
+        )
+
+    def forward(self, items: Tensor) -> ns.RelaxedPermutation:
+        joined = self.layers(self.network(items).flatten(-2))
+        n = items.shape[1]
+        return ns.RelaxedPermutation.from_dense(joined.unflatten(-1, (n, n)).softmax(-1))
+
+
+BY_MATRIX = ("vanilla", "sinkhorn", "gumbel_sinkhorn")
+"""The methods that ask for n outputs per item instead of one, and are tied to lists of n."""
+
+
+def build(method: str, network: Network, *, n: int, tau: float) -> Ordering:
+    """The ordering of that name.
+
+    Args:
+        method: One of `METHODS`.
+        network: Makes a network with the asked number of outputs.
+        n: Length of the lists, which the baselines are tied to.
+        tau: Temperature.
+    """
+    return METHODS[method](network, n, tau)
+
+
+def _by_score(
+    relax: Callable[..., ns.RelaxedPermutation], kind: type[ByScore] = ByScore
+) -> Callable[[Network, int, float], Ordering]:
+    return lambda network, n, tau: kind(network, relax=relax, tau=tau)
+
+
+METHODS: dict[str, Callable[[Network, int, float], Ordering]] = {
+    "neuralsort": _by_score(ns.neuralsort),
+    "stochastic_neuralsort": _by_score(ns.neuralsort, BySampledScore),
+    "vanilla": lambda network, n, tau: ByRows(network, n=n),
+    "sinkhorn": lambda network, n, tau: BySinkhorn(network, n=n, tau=tau),
+    "gumbel_sinkhorn": lambda network, n, tau: ByGumbelSinkhorn(network, n=n, tau=tau),
+    "reinforce": _by_score(ns.neuralsort, ByScoreFunction),
+}
+METHODS |= {
+    name: _by_score(method.function)
+    for name, method in registry.METHODS.items()
+    if (method.takes, method.gives) == ("scores", "P") and name not in METHODS
+}
+"""Every method by the name that options and results use: those of the paper, then the library's."""

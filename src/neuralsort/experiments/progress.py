@@ -1,0 +1,83 @@
+"""Progress of a training: a live line on a terminal, a plain line now and then elsewhere."""
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import (
+    Progress as Bar,
+)
+
+_PLAIN_SECONDS = 60.0
+"""Plain lines come at most this often."""
+
+
+class Progress:
+    """Shows loss, metric, speed and time left; a context manager.
+
+    Args:
+        title: What is being trained.
+        steps: How many steps there are.
+        show: False for silence.
+    """
+
+    def __init__(self, title: str, steps: int, *, show: bool = True) -> None:
+        self.title, self.steps, self.show = title, steps, show
+        self.console = Console(stderr=True)
+        self.first: tuple[int, float] | None = None
+        self.last_line = time.monotonic()
+        self.bar = None
+        if show and self.console.is_terminal:
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=20),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[text]}"),
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+            )
+            self.bar = Bar(*columns, console=self.console)
+            self.task = self.bar.add_task(title, total=steps, text="")
+
+    def __enter__(self) -> "Progress":
+        if self.bar is not None:
+            self.bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def update(self, step: int, loss: float, metric: tuple[str, float] | None) -> None:
+        """Says where training is.
+
+        Args:
+            step: Steps done.
+            loss: Of the last batch.
+            metric: Name and value at the last validation, if there was one.
+        """
+        now = time.monotonic()
+        if self.first is None:
+            self.first = (step, now)
+        speed = (step - self.first[0]) / max(now - self.first[1], 1e-9)
+        text = f"loss {loss:.3f}" + (f"  {metric[0]} {metric[1]:.4g}" if metric else "")
+        text += f"  {speed:.1f} steps/s"
+        if self.bar is not None:
+            self.bar.update(self.task, completed=step, text=text)
+        elif self.show and (now - self.last_line >= _PLAIN_SECONDS or step == self.steps):
+            self.last_line = now
+            left = (self.steps - step) / speed if speed else 0.0
+            line = f"{self.title}  {step}/{self.steps}  {text}  {left / 60:.0f} min left"
+            self.console.print(line, highlight=False, soft_wrap=True)

@@ -1,0 +1,69 @@
+"""The runs behind the report, one after the other."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from .median import MedianConfig
+from .options import StudyConfig
+from .sorting import SortConfig
+from .studies import STUDIES
+from .study import run
+
+SORT_LENGTHS = (3, 5, 7, 9, 15)
+MEDIAN_LENGTHS = (5, 9, 15)
+BASELINES = ("vanilla", "sinkhorn", "gumbel_sinkhorn")
+
+
+def runs(
+    data: Literal["digits", "mnist"], recipe: Literal["fast", "paper"]
+) -> Iterator[tuple[str, StudyConfig]]:
+    """Every run of the report, the most telling first, with the name of its study."""
+
+    def sort(method: str, n: int, seed: int = 0) -> tuple[str, StudyConfig]:
+        return "sort", SortConfig(data=data, recipe=recipe, method=method, n=n, seed=seed)
+
+    def median(method: str, n: int) -> tuple[str, StudyConfig]:
+        return "median", MedianConfig(data=data, recipe=recipe, method=method, n=n)
+
+    yield from (sort("neuralsort", n) for n in SORT_LENGTHS)
+    yield from (sort("stochastic_neuralsort", n) for n in (5, 15))
+    yield from (sort(method, n) for n in (3, 5) for method in BASELINES)
+    yield from (sort("neuralsort", 5, seed) for seed in (1, 2))
+    yield sort("reinforce", 5)
+    for n in MEDIAN_LENGTHS:
+        yield from (median(one, n) for one in ("constant", "neuralsort", "stochastic_neuralsort"))
+    yield from (median(method, 5) for method in ("vanilla", "sinkhorn"))
+
+
+def reproduce(
+    data: Literal["digits", "mnist"] = "mnist",
+    recipe: Literal["fast", "paper"] = "fast",
+    only: Literal["sort", "median", "both"] = "both",
+    data_dir: Path | None = None,
+    results: Path = Path("results"),
+    runs_dir: Path = Path("runs"),
+    dry_run: bool = False,
+) -> None:
+    """Do every run of the report that is not done yet, one after the other.
+
+    Interrupted, the same command goes on with the run it was in.
+
+    Args:
+        data: Source of the digit images.
+        recipe: The paper's networks and optimisation, or ours for two cores.
+        only: One study, or both.
+        data_dir: Folder with the data; else NEURALSORT_DATA, else the user's cache and a download.
+        results: Folder of the result lines.
+        runs_dir: Folder of the runs' checkpoints.
+        dry_run: Only say what would be done.
+    """
+    for name, config in runs(data, recipe):
+        if only not in (name, "both"):
+            continue
+        folder = runs_dir / config.folder(name).name
+        print(folder.name)
+        if not dry_run:
+            options = replace(config, data_dir=data_dir, results=results, run=folder)
+            run(STUDIES[name].study, options)

@@ -1,0 +1,275 @@
+"""What every study of large numbers shares: the run from data to a line of results."""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from lightning_fabric import Fabric
+from torch import nn
+
+from . import checkpoint, record
+from .data import Digits, Sequences, load
+from .options import StudyConfig
+from .plan import ConfigError, Plan
+from .randomness import generator_for, seed_for
+from .train import State, Task, Trainer, differences, make_fabric
+
+MODEL = "model.safetensors"
+RESULT = "result.json"
+
+
+@dataclass
+class Tested:
+    """What a model does on the test set.
+
+    Attributes:
+        metrics: Numbers by name.
+        intervals: 95 % intervals of some of them.
+        extras: What figures need besides.
+    """
+
+    metrics: dict[str, float]
+    intervals: dict[str, tuple[float, float]]
+    extras: dict[str, Any] = field(default_factory=dict)
+
+
+class Study(Protocol):
+    """A study: how to make its task, and how to test what was learnt."""
+
+    @property
+    def name(self) -> str:
+        """In options, lines and folders."""
+        ...
+
+    @property
+    def taus(self) -> Mapping[str, tuple[float, ...]]:
+        """The temperatures that each recipe tries."""
+        ...
+
+    def plan(self, config: Any) -> Plan:
+        """How the recipe trains lists of that length."""
+        ...
+
+    def task(self, config: Any, digits: dict[str, Digits], tau: float, plan: Plan) -> Task:
+        """What is trained at one temperature."""
+        ...
+
+    def test(self, config: Any, model: Any, digits: dict[str, Digits]) -> Tested:
+        """Tests the best model, once."""
+        ...
+
+
+def run(study: Study, config: StudyConfig) -> dict[str, Any]:
+    """Trains at every temperature, tests the best on validation, and adds a line to the results.
+
+    Interrupted or killed, it goes on where it was when called again with the same options; a run
+    that has finished is not done again.
+
+    Returns:
+        The line.
+    """
+    folder, lines = config.folder(study.name), config.results / f"{study.name}.jsonl"
+    fabric = make_fabric(config.device, config.precision)
+    usual = study.plan(config)
+    plan, taus = config.adjusted(usual), config.tau or study.taus[config.recipe]
+    if (folder / RESULT).exists():
+        line = _finished(folder, _identity(config) | {"plan": asdict(plan), "taus": list(taus)})
+        if fabric.is_global_zero:
+            record.append(lines, line)  # it may have been killed before it got there
+        return line
+    digits = load(config.data, config.data_dir)
+    trials = []
+    for tau in taus:
+        inside = folder / f"tau-{tau:g}" if len(taus) > 1 else folder
+        trials.append(_train(study, config, digits, tau, plan, inside, fabric))
+    best = min(trials, key=lambda trial: trial.loss)
+    tested = study.test(config, best.task.model, digits)
+    line = {
+        "study": study.name,
+        **_identity(config),
+        "tau": best.tau,
+        "metrics": tested.metrics,
+        "intervals": tested.intervals,
+        "validation": best.state.best,
+        "steps": best.state.step,
+        "wall_seconds": round(sum(trial.state.seconds for trial in trials), 1),
+        "config": {
+            "plan": asdict(plan),
+            "steps_of_recipe": usual.steps,
+            "taus": list(taus),
+            "parameters": sum(one.numel() for one in best.task.model.parameters()),
+            "processes": fabric.world_size,
+            "train_n": config.n,
+        },
+        "trials": [{"tau": trial.tau, "history": trial.state.history} for trial in trials],
+        **record.environment(),
+        "extras": tested.extras,
+    }
+    if fabric.is_global_zero:
+        checkpoint.write(folder / MODEL, best.task.model.state_dict(), {"study": study.name})
+        checkpoint.replace(folder / RESULT, json.dumps(line).encode())
+        record.append(lines, line)
+    return line
+
+
+def evaluate(
+    study: Study, config: StudyConfig, folder: Path, *, n: int | None = None
+) -> dict[str, Any]:
+    """Tests a finished run again, on lists of its own length or another; adds a line.
+
+    Args:
+        study: The study of the run.
+        config: Options; what makes the run this run is taken from its folder.
+        folder: Of the run.
+        n: Length of the test lists.
+
+    Raises:
+        ConfigError: If the method of the run is tied to the length it was trained at.
+    """
+    line = finished_line(folder)
+    config = replace(config, **{name: line[name] for name in _IDENTITY})
+    digits = load(config.data, config.data_dir)
+    model = study.task(config, digits, line["tau"], study.plan(config)).model
+    model.load_state_dict(checkpoint.read(folder / MODEL)[0])
+    if n is not None and n != config.n and not model.any_length:
+        raise ConfigError(
+            f"{config.method} was trained for lists of {config.n} and takes no others, got "
+            f"--n {n}. Train it at that length."
+        )
+    config = replace(config, n=n or config.n)
+    tested = study.test(config, model, digits)
+    line |= {"n": config.n, "metrics": tested.metrics, "intervals": tested.intervals}
+    line |= {"extras": tested.extras, **record.environment()}
+    record.append(config.results / f"{study.name}.jsonl", line)
+    return line
+
+
+@dataclass
+class Trial:
+    """A training at one temperature."""
+
+    tau: float
+    task: Task
+    state: State
+
+    @property
+    def loss(self) -> float:
+        """What the best temperature has least of."""
+        value = self.state.best[self.task.metric]
+        return -value if self.task.larger_is_better else value
+
+
+def _train(
+    study: Study,
+    config: StudyConfig,
+    digits: dict[str, Digits],
+    tau: float,
+    plan: Plan,
+    folder: Path,
+    fabric: Fabric,
+) -> Trial:
+    torch.manual_seed(seed_for(config.seed, "parameters"))
+    task = study.task(config, digits, tau, plan)
+    if not any(True for _ in task.model.parameters()):  # nothing to train
+        return Trial(tau, task, State(best=task.validate(task.model)))
+    trainer = Trainer(
+        task,
+        plan,
+        seed=config.seed,
+        folder=folder,
+        fabric=fabric,
+        identity=_identity(config) | {"tau": tau},
+        checkpoint_seconds=config.checkpoint_seconds,
+        log_folder=folder / "tensorboard" if config.tensorboard else None,
+    )
+    return Trial(tau, task, trainer.run(f"{study.name} {config.method} n={config.n} tau={tau:g}"))
+
+
+_IDENTITY = (
+    "method",
+    "data",
+    "n",
+    "places",
+    "recipe",
+    "seed",
+    "precision",
+    "validation_lists",
+    "test_lists",
+)
+"""The options that make a run this run, and head its line."""
+
+
+def _identity(config: StudyConfig) -> dict[str, Any]:
+    return {name: getattr(config, name) for name in _IDENTITY}
+
+
+def finished_line(folder: Path) -> dict[str, Any]:
+    """The line of a run that has finished.
+
+    Raises:
+        CheckpointError: If it has not, or the folder is something else.
+    """
+    try:
+        return json.loads((folder / RESULT).read_text())
+    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError):
+        raise checkpoint.CheckpointError(
+            f"{folder} is not the folder of a finished run. Run `neuralsort train` to its end."
+        ) from None
+
+
+def _finished(folder: Path, asked: dict[str, Any]) -> dict[str, Any]:
+    """The line of a run that has finished, if it is the run that is asked for."""
+    line = finished_line(folder)
+    found = {name: (line | line["config"])[name] for name in asked}
+    if found != asked:
+        raise checkpoint.CheckpointError(
+            f"{folder} holds another run: {differences(found, asked)}. "
+            "Give another --run, or delete that folder."
+        )
+    return line
+
+
+class SequenceTask(ABC):
+    """A task on sequences drawn anew at every step from the training digits.
+
+    Args:
+        model: `model(images, target)` is the loss.
+        config: Sizes and seed.
+        digits: The splits.
+        batch: Lists in the whole batch.
+    """
+
+    def __init__(
+        self, model: nn.Module, config: StudyConfig, digits: dict[str, Digits], batch: int
+    ) -> None:
+        self.model, self.config, self.lists = model, config, batch
+        self.digits = digits["train"]
+        self.validation = Sequences.fixed(
+            digits["validation"], "validation", config.validation_lists, config.n, config.places
+        )
+
+    def batch(self, step: int, part: slice) -> tuple[torch.Tensor, ...]:
+        """Images and target of a part of the batch of that step."""
+        config = self.config
+        generator = generator_for(config.seed, "batch", step)
+        drawn = Sequences.draw(self.digits, self.lists, config.n, config.places, generator)
+        mine = drawn[part]
+        return mine.images(), self.target(mine)
+
+    @abstractmethod
+    def target(self, sequences: Sequences) -> torch.Tensor:
+        """What a model learns to say about the sequences."""
+
+    @abstractmethod
+    def validate(self, model: Any) -> dict[str, float]:
+        """Metrics on the validation set."""
+
+
+def images_for(model: nn.Module, sequences: Sequences) -> torch.Tensor:
+    """The images of sequences, where the model is and in its precision."""
+    like = next(model.parameters(), None)
+    return sequences.images() if like is None else sequences.images().to(like)

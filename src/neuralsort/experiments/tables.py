@@ -1,0 +1,201 @@
+"""Tables of the report, made from lines of results and the paper's numbers alone."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from . import paper
+
+Line = dict[str, Any]
+
+MISSING = "missing"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table for people.
+
+    Attributes:
+        title: What it shows.
+        note: How to read it.
+        header: One heading per column.
+        rows: Cells; each is lines of text, the first being the number.
+    """
+
+    title: str
+    note: str
+    header: list[str]
+    rows: list[list[list[str]]]
+
+
+def latest(lines: Sequence[Line]) -> list[Line]:
+    """The last line of every run: of the same study, data, recipe, method, lengths and seed."""
+    keys = ("study", "data", "recipe", "method", "n", "places", "seed")
+    last = {(*(line[key] for key in keys), line["config"]["train_n"]): line for line in lines}
+    return list(last.values())
+
+
+def sort_table(lines: Sequence[Line], data: str) -> Table:
+    """Exact and element-wise match: the paper's Table 1."""
+
+    def cell(runs: list[Line]) -> list[str]:
+        exact, element = _mean(runs, "exact_match"), _mean(runs, "element_wise")
+        return [f"{exact:.3f} ({element:.3f})", _spread(runs, "exact_match", "{:.3f}")]
+
+    def printed(method: str, column: int) -> str:
+        return f"{paper.EXACT_MATCH[method][column]:.3f} ({paper.ELEMENT_WISE[method][column]:.3f})"
+
+    return _table(
+        "Sorting: lists in exactly the right order (places right)",
+        "Share of test lists whose predicted order is right in every place; in brackets the share "
+        "of places that are right. Of two equal numbers either may come first. More is better.",
+        _of(lines, "sort", data),
+        paper.SORT_LENGTHS,
+        paper.EXACT_MATCH,
+        cell,
+        printed if data == "mnist" else None,
+    )
+
+
+def difference_table(lines: Sequence[Line], data: str) -> Table:
+    """How far relaxed permutations are from hard ones, at the best temperature."""
+    return _table(
+        "Sorting: mean squared difference between relaxed and hard permutation",
+        "Averaged over the entries of the matrices of all test lists. Less is harder.",
+        _of(lines, "sort", data),
+        paper.SORT_LENGTHS,
+        paper.SQUARED_DIFFERENCE,
+        lambda runs: [f"{_mean(runs, 'squared_difference'):.4f}"],
+        (lambda method, column: f"{paper.SQUARED_DIFFERENCE[method][column]:.4f}")
+        if data == "mnist"
+        else None,
+    )
+
+
+def median_table(lines: Sequence[Line], data: str) -> Table:
+    """Mean squared error and R^2 of medians: the paper's Table 2."""
+
+    def cell(runs: list[Line]) -> list[str]:
+        error, share = _mean(runs, "mse") / 1e4, _mean(runs, "r2")
+        return [f"{error:.2f} ({share:.3f})", _spread(runs, "mse", "{:.2f}", unit=1e4)]
+
+    def printed(method: str, column: int) -> str:
+        return f"{paper.MSE_TEN_THOUSANDS[method][column]:.2f} ({paper.R2[method][column]:.2f})"
+
+    return _table(
+        "Medians: mean squared error x 1e-4 (R²)",
+        "Between predicted and true median of test lists, in units of the numbers; in brackets the "
+        "share of the medians' variance that is explained. A smaller error is better.",
+        _of(lines, "median", data),
+        paper.MEDIAN_LENGTHS,
+        paper.MSE_TEN_THOUSANDS,
+        cell,
+        printed if data == "mnist" else None,
+    )
+
+
+def runs_table(lines: Sequence[Line]) -> Table:
+    """Every run: what was trained, for how long, on what."""
+    rows = []
+    for line in lines:
+        plan, machine = line["config"]["plan"], line["machine"]
+        steps = f"{line['steps']:,}"
+        if line["config"]["steps_of_recipe"] > plan["steps"]:
+            steps += f" (limited; the recipe has {line['config']['steps_of_recipe']:,})"
+        trained = line["config"]["train_n"]
+        length = f"{line['n']}" if trained == line["n"] else f"{line['n']} (trained at {trained})"
+        cells = [
+            f"{line['study']}, {name(line['method'])}",
+            length,
+            line["recipe"],
+            str(line["seed"]),
+            f"{line['tau']:g}",
+            steps,
+            str(plan["batch"]),
+            f"{line['wall_seconds'] / 60:.1f} min",
+            f"{machine['cores']} cores, {machine['processor'] or 'unknown'}",
+            (line["commit"] or "released")[:7],
+        ]
+        rows.append([[cell] for cell in cells])
+    header = ["run", "n", "recipe", "seed", "tau", "steps", "batch", "time", "machine", "commit"]
+    note = "Time includes validation, over all temperatures tried and all sittings."
+    return Table("All runs", note, header, rows)
+
+
+def name(method: str) -> str:
+    """The name of a method in print."""
+    return paper.NAMES.get(method, method)
+
+
+def _of(lines: Sequence[Line], study: str, data: str) -> list[Line]:
+    return [line for line in lines if (line["study"], line["data"]) == (study, data)]
+
+
+def _table(
+    title: str,
+    note: str,
+    lines: Sequence[Line],
+    lengths: Sequence[int],
+    published: Mapping[str, Sequence[float]],
+    cell: Callable[[list[Line]], list[str]],
+    printed: Callable[[str, int], str] | None,
+) -> Table:
+    """Methods by lengths: ours, its spread, the paper's, recipe and time; or that it is missing."""
+    found: dict[tuple[str, str, int], list[Line]] = defaultdict(list)
+    for line in lines:
+        found[line["method"], line["recipe"], line["n"]].append(line)
+    if printed is None:  # no table of the paper to fill
+        lengths = sorted({n for _, _, n in found})
+    recipes = {(method, recipe) for method, recipe, _ in found}
+    if printed is not None:
+        recipes |= {(method, "fast") for method in published}
+    order = [*paper.NAMES, *sorted({method for method, _ in recipes} - set(paper.NAMES))]
+    rows = []
+    for method, recipe in sorted(recipes, key=lambda key: (order.index(key[0]), key[1])):
+        row = [[name(method), f"recipe: {recipe}"]]
+        for column, n in enumerate(lengths):
+            runs = _nearest(found.get((method, recipe, n), []))
+            lines_of_cell = [*cell(runs), _time(runs), _trained(runs)] if runs else [MISSING]
+            if printed is not None:
+                known = method in published
+                lines_of_cell.append(f"paper: {printed(method, column) if known else 'not given'}")
+            row.append([text for text in lines_of_cell if text])
+        rows.append(row)
+    return Table(title, note, ["method", *(f"n = {n}" for n in lengths)], rows)
+
+
+def _nearest(runs: list[Line]) -> list[Line]:
+    """Those that were trained at the length of the cell; else those at the longest other."""
+    if not runs:
+        return []
+    lengths = {run["config"]["train_n"] for run in runs}
+    n = runs[0]["n"] if runs[0]["n"] in lengths else max(lengths)
+    return [run for run in runs if run["config"]["train_n"] == n]
+
+
+def _trained(runs: Sequence[Line]) -> str:
+    trained = runs[0]["config"]["train_n"]
+    return "" if trained == runs[0]["n"] else f"trained at n = {trained}"
+
+
+def _mean(runs: Sequence[Line], metric: str) -> float:
+    return sum(run["metrics"][metric] for run in runs) / len(runs)
+
+
+def _spread(runs: Sequence[Line], metric: str, form: str, unit: float = 1.0) -> str:
+    """The interval of one run, or the range over seeds."""
+    if len(runs) == 1:
+        if metric not in runs[0]["intervals"]:
+            return ""
+        low, high = runs[0]["intervals"][metric]
+        text = "95 %: {} to {}"
+    else:
+        values = [run["metrics"][metric] for run in runs]
+        low, high, text = min(values), max(values), f"{len(runs)} seeds: {{}} to {{}}"
+    return text.format(form.format(low / unit), form.format(high / unit))
+
+
+def _time(runs: Sequence[Line]) -> str:
+    minutes = max(run["wall_seconds"] for run in runs) / 60
+    return f"{minutes:.0f} min" if minutes >= 1 else f"{60 * minutes:.0f} s"

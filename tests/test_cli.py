@@ -1,0 +1,178 @@
+"""The command line: what it says, what it refuses before any work, and how it ends."""
+
+import json
+import os
+import re
+
+import pytest
+
+pytest.importorskip("lightning_fabric", reason="needs the extra `experiments`")
+
+from neuralsort.experiments import cli, quickstart, study, train
+from neuralsort.experiments.median import MedianConfig
+from neuralsort.experiments.orderings import METHODS
+from neuralsort.experiments.sorting import SortConfig
+
+PAPER_METHODS = {"neuralsort", "stochastic_neuralsort", "vanilla", "sinkhorn", "gumbel_sinkhorn"}
+TINY = ["--n", "3", "--places", "2", "--steps", "2", "--batch", "4", "--test-lists", "8"]
+TINY += ["--validation-lists", "8"]
+
+
+def refused(capsys, *arguments: str) -> str:
+    """What the command line says when it stops with status 2."""
+    try:
+        status = cli.main(arguments)
+    except SystemExit as stop:
+        status = stop.code
+    assert status == 2
+    said = capsys.readouterr()
+    return re.sub(r"[\s│╭╮╰╯─]+", " ", said.err + said.out)
+
+
+@pytest.fixture
+def no_work(monkeypatch):
+    def work(*arguments, **options):
+        raise AssertionError("work was done")
+
+    monkeypatch.setattr(study, "load", work)
+    monkeypatch.setattr(train.Trainer, "__init__", work)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--n", "0"], "--n must be at least 1, got 0"),
+        (["--places", "12"], "--places must be at most 9, got 12"),
+        (["--tau", "1", "-2"], "--tau must be positive numbers, got -2.0"),
+        (["--lr", "nan"], "--lr must be a positive number, got nan"),
+        (["--steps", "-3"], "--steps must be at least 1, got -3"),
+        (["--patience", "-1"], "--patience must not be negative, got -1"),
+        (["--checkpoint-seconds", "-1"], "--checkpoint-seconds must not be negative"),
+        (["--n", "five"], "invalid"),
+    ],
+)
+@pytest.mark.usefixtures("no_work")
+def test_wrong_values_stop_before_any_work(capsys, options, message):
+    assert message in refused(capsys, "train", "sort", *options)
+
+
+@pytest.mark.usefixtures("no_work")
+def test_medians_need_odd_lists(capsys):
+    assert "--n must be odd" in refused(capsys, "train", "median", "--n", "4")
+
+
+@pytest.mark.usefixtures("no_work")
+def test_unknown_method_lists_the_valid_ones(capsys):
+    said = refused(capsys, "train", "sort", "--method", "bogosort")
+    for method in METHODS:
+        assert method in said
+
+
+@pytest.mark.usefixtures("no_work")
+def test_unknown_command_lists_the_valid_ones(capsys):
+    said = refused(capsys, "trian")
+    for command in ("quickstart", "train", "evaluate", "reproduce", "report", "data"):
+        assert command in said
+
+
+@pytest.mark.parametrize(("name", "config"), [("sort", SortConfig), ("median", MedianConfig)])
+def test_help_explains_every_option_with_its_default(capsys, name, config):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["train", name, "--help"])
+    assert stop.value.code == 0
+    said = re.sub(r"[\s│]+", " ", capsys.readouterr().out)
+    for option in config.__dataclass_fields__:
+        flag = f"--{option.replace('_', '-')}"
+        explained = re.search(rf"{flag}[ ,].*?\(default:[^)]*\)", said)
+        assert explained, f"{flag} is not explained with its default"
+        assert len(explained.group()) > len(flag) + 30
+
+
+@pytest.mark.parametrize(
+    "command", [["quickstart"], ["evaluate"], ["reproduce"], ["report"], ["data", "fetch"]]
+)
+def test_every_command_has_help(capsys, command):
+    with pytest.raises(SystemExit) as stop:
+        cli.main([*command, "--help"])
+    assert stop.value.code == 0
+    assert "usage: neuralsort" in capsys.readouterr().out
+
+
+def test_train_evaluate_report(tmp_path, capsys):
+    run, results = str(tmp_path / "run"), str(tmp_path / "results")
+    assert cli.main(["train", "sort", *TINY, "--run", run, "--results", results]) == 0
+    said = capsys.readouterr().out
+    assert "exact_match" in said
+    assert "95 % interval" in said
+    assert cli.main(["evaluate", run, "--n", "3", "4", "--results", results]) == 0
+    assert "n = 4" in capsys.readouterr().out
+    assert cli.main(["report", "--results", results, "--out", str(tmp_path / "report")]) == 0
+    assert (tmp_path / "report" / "index.html").is_file()
+    lines = (tmp_path / "results" / "sort.jsonl").read_text().splitlines()
+    assert [json.loads(line)["n"] for line in lines] == [3, 4]
+
+
+def test_evaluate_needs_a_finished_run(tmp_path, capsys):
+    assert "not the folder of a finished run" in refused(capsys, "evaluate", str(tmp_path))
+
+
+def test_interrupt_says_how_to_go_on(tmp_path, capsys, monkeypatch):
+    def stop(*arguments):
+        raise train.Interrupted
+
+    monkeypatch.setattr(cli, "run", stop)
+    assert cli.main(["train", "sort", "--n", "7", "--run", "a folder"]) == 130
+    said = capsys.readouterr().err
+    assert "neuralsort train sort --n 7 --run 'a folder'" in said
+
+
+def test_progress_is_quiet_where_there_is_no_terminal(tmp_path, capsys):
+    run, results = str(tmp_path / "run"), str(tmp_path / "results")
+    cli.main(["train", "sort", *TINY, "--run", run, "--results", results])
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_reproduce_says_what_it_would_do(capsys):
+    assert cli.main(["reproduce", "--dry-run", "--only", "median"]) == 0
+    said = capsys.readouterr().out.split()
+    assert "median-mnist-stochastic_neuralsort-n15-fast-seed0" in said
+    assert all(one.startswith("median") for one in said)
+
+
+def test_data_is_listed_and_checked(capsys, tmp_path, monkeypatch):
+    assert cli.main(["data", "list"]) == 0
+    assert "mnist" in capsys.readouterr().out
+    monkeypatch.delenv("NEURALSORT_DATA", raising=False)
+    (tmp_path / "mnist").mkdir()
+    (tmp_path / "mnist" / "train-images-idx3-ubyte.gz").write_bytes(b"no")
+    assert "is corrupt" in refused(capsys, "data", "check", "--data-dir", str(tmp_path))
+
+
+@pytest.mark.skipif("NEURALSORT_DATA" not in os.environ, reason="NEURALSORT_DATA is not set")
+def test_good_data_is_found(capsys):
+    assert cli.main(["data", "check"]) == 0
+    assert capsys.readouterr().out.count("good") == 4
+
+
+def test_quickstart_tells_the_whole_story(tmp_path, capsys, monkeypatch):
+    """In miniature: every run of the real one, with two steps each."""
+    small = {"n": 3, "places": 2, "steps": 2, "batch": 4, "test_lists": 8, "validation_lists": 8}
+    whole = list(quickstart.runs(0))
+    methods = {config.method for name, config in whole if name == "sort"}
+    assert methods == PAPER_METHODS
+    monkeypatch.setattr(
+        quickstart,
+        "runs",
+        lambda seed: [
+            (name, type(config)(method=config.method, **small)) for name, config in whole
+        ],
+    )
+    quickstart.quickstart(out=tmp_path / "report")
+    said = capsys.readouterr().out
+    for words in ("Deterministic NeuralSort", "Stochastic NeuralSort", "Sinkhorn", "median"):
+        assert words in said
+    assert (tmp_path / "report" / "index.html").is_file()
+    assert not (tmp_path / "report" / "runs").exists()
+    quickstart.quickstart(out=tmp_path / "report")  # anew, not added to
+    lines = (tmp_path / "report" / "results" / "sort.jsonl").read_text().splitlines()
+    assert len(lines) == sum(name == "sort" for name, _ in whole)

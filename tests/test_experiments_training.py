@@ -1,0 +1,311 @@
+"""The training engine: resume to the bit, whatever stops a run, and what a plan promises."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip("lightning_fabric", reason="needs the extra `experiments`")
+
+from neuralsort.experiments import checkpoint
+from neuralsort.experiments.plan import ConfigError, Plan
+from neuralsort.experiments.randomness import generator_for, seed_for
+from neuralsort.experiments.study import MODEL, RESULT
+from neuralsort.experiments.train import (
+    CHECKPOINT,
+    Interrupted,
+    Trainer,
+    make_fabric,
+)
+
+PLAN = Plan(steps=12, batch=4, lr=0.05, optimizer="adamw", schedule="one_cycle", validate_every=4)
+TINY = ("--n", "3", "--places", "2", "--batch", "4", "--test-lists", "8", "--validation-lists", "8")
+
+
+class Regression:
+    """Batch norm, channels-last weights and dropout, on noise: all that may go wrong."""
+
+    metric = "error"
+    larger_is_better = False
+
+    def __init__(self, interrupt_at: int | None = None):
+        torch.manual_seed(1)
+        self.model = LossModel()
+        self.interrupt_at = interrupt_at
+
+    def batch(self, step, part):
+        if step == self.interrupt_at:
+            os.kill(os.getpid(), signal.SIGINT)
+        generator = generator_for("regression", step)
+        return (torch.randn(4, 2, 6, 6, generator=generator)[part],)
+
+    def validate(self, model):
+        return {"error": model.layers[0].weight.detach().square().sum().item()}
+
+
+class LossModel(nn.Module):
+    def __init__(self):
+        super().__init__()
+        layers = nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Dropout(0.5), nn.Flatten()
+        self.layers = nn.Sequential(*layers, nn.Linear(48, 1)).to(memory_format=torch.channels_last)
+
+    def forward(self, x):
+        return (self.layers(x) - x.mean((1, 2, 3)).unsqueeze(-1)).square().mean()
+
+
+def trainer(folder, *, plan=PLAN, task=None, **options):
+    settings = {"seed": 0, "identity": {"name": "test"}, "checkpoint_seconds": 0.0} | options
+    return Trainer(task or Regression(), plan, folder=folder, fabric=make_fabric("cpu"), **settings)
+
+
+def assert_same(actual: dict, expected: dict) -> None:
+    assert actual.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(actual[name], tensor), name
+
+
+# -- resume ----------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_leaves_a_checkpoint_from_which_the_run_ends_with_the_same_bits(tmp_path):
+    whole = trainer(tmp_path / "whole")
+    whole.run("whole")
+    with pytest.raises(Interrupted):
+        trainer(tmp_path / "parts", task=Regression(interrupt_at=5)).run("first part")
+    _, facts = checkpoint.read(tmp_path / "parts" / CHECKPOINT)
+    assert facts["step"] == 6  # the step it came in is done to its end
+    second = trainer(tmp_path / "parts")
+    state = second.run("second part")
+    assert state.step == PLAN.steps
+    assert_same(second.model.state_dict(), whole.model.state_dict())
+    ends = [checkpoint.read(tmp_path / name / CHECKPOINT)[0] for name in ("whole", "parts")]
+    assert_same(ends[1], ends[0])
+    assert len(state.history) == 3
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
+def test_a_run_cut_into_single_steps_is_the_same_run(tmp_path, optimizer):
+    plan = replace(PLAN, optimizer=optimizer, average=0.9, clip=1.0)
+    trainer(tmp_path / "whole", plan=plan).run("whole")
+    for step in range(plan.steps - 1):
+        with pytest.raises(Interrupted):
+            trainer(tmp_path / "parts", plan=plan, task=Regression(interrupt_at=step)).run("part")
+    trainer(tmp_path / "parts", plan=plan).run("last")
+    ends = [checkpoint.read(tmp_path / name / CHECKPOINT)[0] for name in ("whole", "parts")]
+    assert_same(ends[1], ends[0])
+
+
+KILLER = """
+import os, random, signal, sys, time
+import torch
+torch.set_num_threads(1)
+from neuralsort.experiments.cli import main
+
+def attempt(arguments, seconds=None):
+    child = os.fork()
+    if child == 0:
+        os._exit(main(arguments))
+    if seconds is not None:
+        time.sleep(seconds)
+        os.kill(child, signal.SIGKILL)
+    return os.waitpid(child, 0)[1]
+
+random.seed(int(sys.argv[1]))
+whole, parts, *options = sys.argv[2:]
+start = time.monotonic()
+assert attempt([*options, "--run", whole]) == 0
+duration = time.monotonic() - start
+kills = 0
+for _ in range(5):
+    seconds = random.uniform(0.1, 0.7) * duration
+    kills += os.WIFSIGNALED(attempt([*options, "--run", parts], seconds))
+assert attempt([*options, "--run", parts]) == 0
+print("kills", kills)
+"""
+
+
+def test_kill_9_at_random_moments_ends_with_the_same_bits(tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    options = ("train", "sort", *TINY, "--steps", "30", "--checkpoint-seconds", "0")
+    done = subprocess.run(
+        [sys.executable, "-c", KILLER, str(seed_for("kills") % 1000), whole, parts, *options]
+        + ["--results", str(tmp_path / "results")],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split("kills")[1]) >= 2, "too few kills came before the end"
+    tensors = [checkpoint.read(folder / MODEL)[0] for folder in (whole, parts)]
+    assert_same(tensors[1], tensors[0])
+    lines = [json.loads((folder / RESULT).read_text()) for folder in (whole, parts)]
+    assert lines[0]["metrics"] == lines[1]["metrics"]
+
+
+def test_checkpoint_of_another_run_is_refused(tmp_path):
+    trainer(tmp_path).run("first")
+    with pytest.raises(checkpoint.CheckpointError, match=r"plan\.lr is 0\.05 there and 0\.1 here"):
+        trainer(tmp_path, plan=replace(PLAN, lr=0.1))
+
+
+@pytest.mark.parametrize("damage", ["truncated", "foreign", "empty"])
+def test_damaged_checkpoint_says_what_to_do(tmp_path, damage):
+    trainer(tmp_path).run("first")
+    path = tmp_path / CHECKPOINT
+    content = {"truncated": path.read_bytes()[:-100], "foreign": b"{}" * 50, "empty": b""}
+    path.write_bytes(content[damage])
+    with pytest.raises(checkpoint.CheckpointError, match="Delete it to start again"):
+        trainer(tmp_path)
+
+
+def test_missing_checkpoint_says_so(tmp_path):
+    with pytest.raises(checkpoint.CheckpointError, match="There is no checkpoint"):
+        checkpoint.read(tmp_path / "nothing")
+
+
+def test_checkpoint_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    checkpoint.write(path, {"a": torch.ones(2)}, {"fact": 1})
+
+    def crash(*arguments):
+        raise OSError("power cut")
+
+    monkeypatch.setattr(os, "replace", crash)
+    with pytest.raises(OSError, match="power cut"):
+        checkpoint.write(path, {"a": torch.zeros(2)}, {"fact": 2})
+    tensors, facts = checkpoint.read(path)
+    assert facts == {"fact": 1}
+    assert torch.equal(tensors["a"], torch.ones(2))
+
+
+# -- what a plan promises --------------------------------------------------------------------------
+
+
+def test_seed_decides_everything(tmp_path):
+    ends = []
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        trainer(tmp_path / name, seed=seed).run(name)
+        ends.append(checkpoint.read(tmp_path / name / CHECKPOINT)[0])
+    assert_same(ends[1], ends[0])
+    assert any(not torch.equal(ends[2][name], one) for name, one in ends[0].items())
+
+
+def test_one_cycle_rises_to_the_peak_and_falls_to_nothing():
+    plan = replace(PLAN, steps=100)
+    rates = [plan.lr_at(step) for step in range(100)]
+    assert max(rates) == pytest.approx(plan.lr)
+    assert rates.index(max(rates)) == 20
+    assert rates[0] == pytest.approx(0.04 * plan.lr)
+    assert rates[-1] < 0.001 * plan.lr
+    assert replace(plan, schedule="constant").lr_at(50) == plan.lr
+
+
+class Scripted(Regression):
+    """Validation errors as written."""
+
+    def __init__(self, errors):
+        super().__init__()
+        self.errors = list(errors)
+
+    def validate(self, model):
+        return {"error": self.errors.pop(0)}
+
+
+def test_the_best_validated_parameters_are_kept(tmp_path):
+    plan = replace(PLAN, validate_every=3)
+    one = trainer(tmp_path, plan=plan, task=Scripted([3.0, 1.0, 2.0, 2.0]))
+    state = one.run("best")
+    assert state.best["step"] == 6
+    shorter = trainer(tmp_path / "to 6", plan=plan, task=Scripted([3.0, 1.0, 9.0, 9.0]))
+    shorter.run("as far as the best")
+    assert_same(one.model.state_dict(), shorter.model.state_dict())
+
+
+def test_patience_stops_early(tmp_path):
+    plan = replace(PLAN, validate_every=1, patience=2)
+    state = trainer(tmp_path, plan=plan, task=Scripted([3.0, 1.0, 2.0, 2.0, 0.0])).run("early")
+    assert state.step == 4
+    assert state.best["step"] == 2
+
+
+def test_average_follows_the_parameters(tmp_path):
+    one = trainer(tmp_path, plan=replace(PLAN, steps=1, average=0.9, validate_every=1))
+    before = one.average.layers[0].weight.clone()
+    one.run("one step")
+    now = checkpoint.under("model", checkpoint.read(tmp_path / CHECKPOINT)[0])["layers.0.weight"]
+    expected = before + (1 - 0.1) * (now - before)  # the first steps count in full
+    assert torch.allclose(one.average.layers[0].weight, expected, atol=1e-7)
+
+
+def test_log_variance_is_that_of_the_gradients(tmp_path):
+    """Entries of constant expectation and known noise; a long run of Adam's moments finds it."""
+
+    class Noisy(Regression):
+        def __init__(self):
+            super().__init__()
+            self.model = NoiseModel()
+
+        def validate(self, model):
+            return {"error": 0.0}
+
+    class NoiseModel(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(2000))
+
+        def forward(self, x):
+            return (self.weight * (1 + 3 * torch.randn(2000))).sum()
+
+    plan = Plan(steps=300, batch=4, lr=1e-3, validate_every=300)
+    state = trainer(tmp_path, plan=plan, task=Noisy()).run("noise")
+    # The mean over ten steps keeps a part of the variance, which its square takes away.
+    assert state.best["log_variance"] == pytest.approx(torch.tensor(9.0).log().item(), abs=0.15)
+
+
+def test_batches_that_do_not_divide_among_processes_are_refused(tmp_path):
+    class TwoProcesses:
+        world_size = 2
+
+    with pytest.raises(ConfigError, match="does not divide among 2 processes"):
+        Trainer(
+            Regression(),
+            replace(PLAN, batch=5),
+            seed=0,
+            folder=tmp_path,
+            fabric=TwoProcesses(),  # pyright: ignore
+            identity={},
+            checkpoint_seconds=0.0,
+        )
+
+
+def test_tensorboard_logs_are_written_with_a_flag(tmp_path):
+    pytest.importorskip("tensorboard")
+    trainer(tmp_path, log_folder=tmp_path / "logs").run("logged")
+    assert list((tmp_path / "logs").glob("events.*"))
+
+
+def test_two_processes_train_as_one_with_the_same_batch(tmp_path):
+    """The paper's network has no batch norm, so that halves of a batch add up to the whole."""
+    options = ["train", "sort", *TINY, "--steps", "3", "--recipe", "paper", "--tau", "1"]
+    options += ["--precision", "64-true"]  # Adam makes steps of rounding errors in small gradients
+    command = ["neuralsort.experiments.cli", *options, "--results", str(tmp_path / "results")]
+    single = [sys.executable, "-m", *command, "--run", str(tmp_path / "one")]
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "--"]
+    double = [sys.executable, *launch, *command, "--run", str(tmp_path / "two")]
+    for one in (single, double):
+        done = subprocess.run(
+            one, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
+        )
+        assert done.returncode == 0, done.stderr
+    a, b = (checkpoint.read(tmp_path / name / MODEL)[0] for name in ("one", "two"))
+    assert a.keys() == b.keys()
+    for name, tensor in a.items():
+        assert torch.allclose(tensor, b[name], rtol=0, atol=1e-10), name
+    line = json.loads((tmp_path / "two" / RESULT).read_text())
+    assert line["config"]["processes"] == 2
