@@ -223,7 +223,7 @@ CASES = {
         ValueError,
         r"gumbel_sinkhorn.*square.*\(5,\)",
     ),
-    "integer logits": (
+    "integer logits, sinkhorn": (
         lambda: ns.sinkhorn(torch.eye(3).long()),
         TypeError,
         r"sinkhorn.*floating.point.*int64",
@@ -239,12 +239,12 @@ CASES = {
         ValueError,
         r"mask.*\(2, 5\).*got \(2, 4\)",
     ),
-    "negative iterations": (
+    "negative iterations, sinkhorn": (
         lambda: ns.sinkhorn(M, iterations=-1),
         ValueError,
         r"iterations.*-1.*0",
     ),
-    "float iterations": (
+    "float iterations, sinkhorn_sort": (
         lambda: ns.sinkhorn_sort(S, iterations=2.0),
         TypeError,
         r"iterations.*int.*float",
@@ -441,6 +441,31 @@ CASES = {
         lambda: ns.permutation_cross_entropy(P(), torch.zeros(3, 5, dtype=torch.long)),
         ValueError,
         r"permutation_cross_entropy\(target\).*\(2, 5\).*got \(3, 5\)",
+    ),
+    "a matrix where an operator belongs": (
+        lambda: ns.permutation_cross_entropy(torch.eye(5), torch.arange(5)),
+        TypeError,
+        r"permutation_cross_entropy\(P\).*RelaxedPermutation.*Tensor.*from_dense",
+    ),
+    "scores where an operator belongs": (
+        lambda: ns.knn_loss(S, torch.ones(2, 5), k=1),
+        TypeError,
+        r"knn_loss\(P\).*RelaxedPermutation.*Tensor.*neuralsort",
+    ),
+    "target of floats": (
+        lambda: ns.permutation_cross_entropy(P(), torch.zeros(2, 5)),
+        TypeError,
+        r"permutation_cross_entropy\(target\).*integer.*float32",
+    ),
+    "target of another length, spearman": (
+        lambda: ns.metrics.spearman(S, torch.ones(2, 4)),
+        ValueError,
+        r"spearman\(target\).*\(2, 4\)",
+    ),
+    "mask of another shape, soft_sort": (
+        lambda: ns.soft_sort(S, mask=torch.ones(2, 4, dtype=torch.bool)),
+        ValueError,
+        r"mask.*\(2, 5\).*got \(2, 4\)",
     ),
     "flags of another length": (
         lambda: ns.knn_loss(P(), torch.ones(2, 4), k=1),

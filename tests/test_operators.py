@@ -277,3 +277,78 @@ def test_tau_for_blur_is_a_temperature_for_every_operator():
     tau = ns.tau_for_blur(x, ranks=0.5)
     assert ns.soft_sort(x, tau=tau).shape == x.shape
     assert (ns.soft_rank(x, tau=tau) - ns.soft_rank(x, tau=HARD)).abs().max() < 3
+
+
+# -- padded lists ----------------------------------------------------------------------------------
+
+PADDED = {
+    "soft_sort": lambda x, mask, **o: ns.soft_sort(x, tau=0.7, mask=mask, **o),
+    "soft_sort, descending": lambda x, mask, **o: ns.soft_sort(
+        x, tau=0.7, descending=True, mask=mask, **o
+    ),
+    "soft_sort_by": lambda x, mask, **o: ns.soft_sort_by(x**2, x, tau=0.7, mask=mask, **o),
+    "soft_rank": lambda x, mask, **o: ns.soft_rank(x, tau=0.7, mask=mask, **o),
+    "soft_rank, descending": lambda x, mask, **o: ns.soft_rank(
+        x, tau=0.7, descending=True, mask=mask, **o
+    ),
+    "soft_topk": lambda x, mask, **o: ns.soft_topk(x, 2, tau=0.7, mask=mask, **o).values,
+    "soft_topk, smallest": lambda x, mask, **o: (
+        ns.soft_topk(x, 2, tau=0.7, largest=False, mask=mask, **o).values
+    ),
+    "weights of soft_topk": lambda x, mask, **o: (
+        ns.soft_topk(x, 2, tau=0.7, mask=mask, **o).weights
+    ),
+    "soft_quantile": lambda x, mask, **o: ns.soft_quantile(
+        x, torch.tensor([0.0, 0.3, 1.0]), tau=0.7, mask=mask, **o
+    ),
+    "soft_median": lambda x, mask, **o: ns.soft_median(x, tau=0.7, mask=mask, **o),
+    "tau_for_blur": lambda x, mask, relax: ns.tau_for_blur(x, mask=mask),
+}
+PER_ITEM = {"soft_rank", "soft_rank, descending", "weights of soft_topk"}
+PER_PLACE = {"soft_sort", "soft_sort, descending", "soft_sort_by"}
+
+
+@pytest.mark.parametrize("name", PADDED)
+@each_relaxation
+@pytest.mark.parametrize("padding", [0.0, 1e6, -1e6])
+def test_absent_items_change_nothing(name, relax, padding):
+    x = torch.randn(3, 5, dtype=torch.float64)
+    mask = torch.tensor([True, False, True, True, False, True, False, True]).expand(3, 8)
+    padded = torch.full((3, 8), padding, dtype=torch.float64)
+    padded = padded.masked_scatter(mask, x).requires_grad_()
+    x.requires_grad_()
+    actual, expected = (PADDED[name](a, m, relax=relax) for a, m in ((padded, mask), (x, None)))
+    if name in PER_ITEM:
+        actual = actual[:, mask[0]]
+    elif name in PER_PLACE:
+        actual = actual[:, :5]
+    torch.testing.assert_close(actual, expected)
+    if expected.requires_grad:
+        upstream = torch.randn_like(expected)
+        (to_padded,) = torch.autograd.grad(actual, padded, upstream)
+        (to_x,) = torch.autograd.grad(expected, x, upstream)
+        torch.testing.assert_close(to_padded[:, mask[0]], to_x)
+        assert not to_padded[:, ~mask[0]].any()
+
+
+def test_absent_items_come_last_in_index_order():
+    x = torch.tensor([3.0, 8.0, 1.0, 9.0, 2.0])
+    mask = torch.tensor([True, False, True, False, True])
+    for descending, present in ((False, [1.0, 2.0, 3.0]), (True, [3.0, 2.0, 1.0])):
+        actual = ns.soft_sort(x, tau=HARD, descending=descending, mask=mask)
+        torch.testing.assert_close(actual, torch.tensor([*present, 8.0, 9.0]))
+    torch.testing.assert_close(
+        ns.soft_rank(x, tau=HARD, mask=mask), torch.tensor([3.0, 4.0, 1.0, 5.0, 2.0])
+    )
+
+
+def test_lists_may_be_of_different_lengths_along_any_dim():
+    x = torch.tensor([[1.0, 2.0, 3.0, 99.0], [5.0, 7.0, 99.0, 99.0], [99.0, 99.0, 99.0, 99.0]])
+    median = ns.soft_median(x.mT, tau=HARD, dim=0, mask=(x < 99).mT)
+    torch.testing.assert_close(median, torch.tensor([2.0, 6.0, torch.nan]), equal_nan=True)
+
+
+def test_ties_keep_their_order_in_a_hard_sort_either_way():
+    key, payload = torch.tensor([1.0, 1.0, 0.0]), torch.tensor([10.0, 20.0, 30.0])
+    assert ns.soft_sort_by(payload, key, tau=0).tolist() == [30, 10, 20]
+    assert ns.soft_sort_by(payload, key, tau=0, descending=True).tolist() == [10, 20, 30]

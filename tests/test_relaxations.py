@@ -6,6 +6,7 @@ vectors, so that both engines stand under every law.
 
 import functools
 import importlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -80,6 +81,15 @@ def test_every_public_relaxation_is_registered():
     }
     relaxations = importlib.import_module("neuralsort.torch.relaxations")
     assert {getattr(relaxations, name) for name in relaxations.__all__} <= functions
+
+
+def test_docs_table_is_that_of_the_registry():
+    page = (Path(__file__).parent.parent / "docs" / "relaxations.md").read_text()
+    for row in registry.METHODS.values():
+        keeps = ", ".join(law for law in registry.LAWS if law in row.laws)
+        cells = (f"`{row.name}`", row.takes, row.gives, keeps, row.time, row.memory)
+        assert f"| {' | '.join(cells)} |" in page
+        assert row.reference.split(" et al")[0].split(" and ")[0] in page
 
 
 # -- agreement with the equations ------------------------------------------------------------------
@@ -253,7 +263,7 @@ def test_every_row_peaks_at_its_item_in_long_lists(method, dtype, offset):
 
 # -- what every relaxation of scores does ----------------------------------------------------------
 #
-# The softmax methods go through the same and more in the files on forms, edge cases and citizenship.
+# The softmax methods go through the same and more in the files on forms, edges and citizenship.
 
 
 def other_forms() -> pytest.MarkDecorator:
@@ -422,6 +432,22 @@ def test_short_lists_compile_into_one_graph(method, request_):
 
 
 @each_other
+def test_jvp_is_the_transpose_of_vjp_or_refused(method, form):
+    scores, direction = torch.randn(2, 6, dtype=torch.float64)
+
+    def ranks(s: Tensor) -> Tensor:
+        return method.relax(s, tau=0.5).rank()
+
+    try:
+        _, tangent = torch.func.jvp(ranks, (scores,), (direction,))
+    except NotImplementedError as refusal:
+        assert method.name != "lapsum"
+        assert "jvp" in str(refusal)  # noqa: PT017 - it may also succeed
+        return
+    torch.testing.assert_close(tangent, torch.func.jacrev(ranks)(scores) @ direction)
+
+
+@each_other
 def test_operators_take_it(method, form):
     x = torch.randn(3, 5, 2, dtype=torch.float64)
     soft = ns.soft_sort(x, tau=0.3, dim=1, relax=method.relax)
@@ -506,3 +532,9 @@ def test_from_dense_keeps_the_matrix_and_its_gradient():
     torch.testing.assert_close(P.rank(), expected_rank)
     (gradient,) = torch.autograd.grad((P @ x).sum(), matrix)
     torch.testing.assert_close(gradient, x.sum(-1).unsqueeze(-2).expand(2, 4, 4))
+
+
+def test_the_first_rows_of_a_permutation_are_unimodal():
+    P = ns.RelaxedPermutation.from_dense(torch.eye(4)[[3, 1, 2, 0]])
+    assert P.top(2).is_unimodal()
+    assert not ns.RelaxedPermutation.from_dense(torch.eye(4)[[3, 3, 2, 0]]).top(2).is_unimodal()

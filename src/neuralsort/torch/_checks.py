@@ -164,18 +164,27 @@ def list_values(value: Tensor, shape: torch.Size, what: str) -> Tensor:
     return value
 
 
-def positions(value: Tensor, shape: torch.Size) -> Tensor:
+def relaxed_permutation(name: str, value: object) -> None:
+    """The operator that relaxations return, not its matrix and not the scores."""
+    if not hasattr(value, "log_prob"):
+        raise TypeError(
+            f"`{name}` expects a RelaxedPermutation, got {type(value).__name__}. Relax scores with "
+            "neuralsort(scores), or wrap a matrix with RelaxedPermutation.from_dense(matrix)."
+        )
+
+
+def positions(name: str, value: Tensor, shape: torch.Size) -> Tensor:
     """One item index per row of P."""
     if not isinstance(value, Tensor) or value.is_floating_point() or value.dtype is torch.bool:
         came = value.dtype if isinstance(value, Tensor) else type(value).__name__
         raise TypeError(
-            f"`log_prob` expects integer item indices, got {came}. "
+            f"`{name}` expects integer item indices, got {came}. "
             "Pass a permutation such as torch.argsort(x, descending=True)."
         )
     if value.dim() == 0 or value.shape[-1] != shape[-2]:
         raise ValueError(
-            f"`log_prob` expects one item per row, shape (..., {shape[-2]}), got "
-            f"{tuple(value.shape)}. For the first k places use P.top(k).log_prob(...)."
+            f"`{name}` expects one item per row, shape (..., {shape[-2]}), got "
+            f"{tuple(value.shape)}. For the first k places give P.top(k)."
         )
     return value.long()
 
@@ -240,8 +249,8 @@ def logits(name: str, value: Tensor) -> Tensor:
     value = scores(name, value)
     if value.dim() < 2 or value.shape[-1] != value.shape[-2]:
         raise ValueError(
-            f"`{name}` expects square matrices (..., n, n), got shape {tuple(value.shape)}. Rows are "
-            "positions and columns are items; for one score per item use sinkhorn_sort."
+            f"`{name}` expects square matrices (..., n, n), got shape {tuple(value.shape)}. Rows "
+            "are positions and columns are items; for one score per item use sinkhorn_sort."
         )
     return value
 
@@ -356,6 +365,13 @@ def cutoff(value: int | None, n: int) -> int:
             f"`k` must be at least 1, got {value}. Pass None to count every place of the list."
         )
     return min(value, n)
+
+
+def neighbours(value: int, n: int) -> int:
+    """How many of n candidates are neighbours."""
+    if k(value, n) < 1:
+        raise ValueError(f"`k` must be at least 1, got {value}. One neighbour is the fewest.")
+    return value
 
 
 def top_shares(value: int | Mapping[int, float], n: int) -> dict[int, float]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from . import _checks
 from .distributions import PlackettLuce
-from .operators import Relaxation
+from .operators import Relaxation, relaxed
 from .permutation import RelaxedPermutation, working
 from .relaxations import neuralsort
 
@@ -26,15 +26,6 @@ def reduced(values: Tensor, reduction: str) -> Tensor:
 def count_present(mask: Tensor | None, n: int) -> int | Tensor:
     """How many items there are: n, or `(..., 1)` for padded lists."""
     return n if mask is None else mask.sum(-1, keepdim=True)
-
-
-def relaxed(
-    scores: Tensor, tau: float | Tensor, mask: Tensor | None, relax: Relaxation
-) -> RelaxedPermutation:
-    """The relaxed permutation of padded lists; only they need a relaxation that takes masks."""
-    _checks.relax(relax)
-    options = {} if mask is None else {"mask": mask}
-    return relax(scores.to(working(scores.dtype)), tau=tau, **options)
 
 
 def _log_prob(P: RelaxedPermutation, perm: Tensor, mask: Tensor | None, absent: float) -> Tensor:
@@ -90,8 +81,9 @@ def permutation_cross_entropy(
     Reference: Grover et al. (2019), the sorting experiment. Time and memory: those of
     `P.log_prob`.
     """
+    _checks.relaxed_permutation("permutation_cross_entropy(P)", P)
     *batch, rows, n = P.shape
-    target = _checks.positions(target, P.shape)
+    target = _checks.positions("permutation_cross_entropy(target)", target, P.shape)
     target = _checks.per_item("permutation_cross_entropy(target)", target, P.shape[:-1])
     mask = _checks.mask(mask, torch.empty((), device=target.device).expand(*batch, n))
     total = _log_prob(P, target, mask, absent=0.0).sum(-1, keepdim=True)
@@ -138,8 +130,9 @@ def knn_loss(
 
     Reference: Grover et al. (2019), Eq. 8. Time and memory: those of the first k rows of `P`.
     """
+    _checks.relaxed_permutation("knn_loss(P)", P)
     n = P.shape[-1]
-    _checks.cutoff(k, n)
+    k = _checks.neighbours(k, P.shape[-2])
     lists = torch.Size((*P.shape[:-2], n))
     same = _checks.per_item("knn_loss(same_label)", same_label, lists).to(P.dtype)
     mask = _checks.mask(mask, same)
@@ -202,7 +195,7 @@ def topk_cross_entropy(
     mask = _checks.mask(mask, logits)
     rows = max(shares)
     at_least = [sum(p for size, p in shares.items() if size > i) for i in range(rows)]
-    P = relaxed(logits, tau, mask, relax).top(rows)
+    P = relaxed(logits.to(working(logits.dtype)), tau, mask, relax).top(rows)
     everywhere = labels.unsqueeze(-1).expand(*labels.shape, rows)
     log_weight = _log_prob(P, everywhere, mask, absent=-torch.inf)
     log_share = torch.tensor(at_least, dtype=log_weight.dtype, device=logits.device).log()

@@ -135,7 +135,7 @@ def ndcg(
 
     Reference: Järvelin and Kekäläinen (2002); gains of Burges et al. (2005). Time: O(n log n).
     """
-    scores, relevance, mask = _ranked("ndcg(scores)", scores, relevance, mask)
+    scores, relevance, mask = _ranked("ndcg", "scores", "relevance", scores, relevance, mask)
     k = _checks.cutoff(k, scores.shape[-1])
     order = Ordered(scores, 1.0, mask)
     worth = gains(relevance, mask, order.exact)
@@ -178,7 +178,9 @@ def mean_reciprocal_rank(
 
     Time: O(n log n).
     """
-    scores, relevance, mask = _ranked("mean_reciprocal_rank(scores)", scores, relevance, mask)
+    scores, relevance, mask = _ranked(
+        "mean_reciprocal_rank", "scores", "relevance", scores, relevance, mask
+    )
     k = _checks.cutoff(k, scores.shape[-1])
     order = Ordered(scores, 1.0, mask)
     relevant = relevance > 0 if mask is None else (relevance > 0) & mask
@@ -190,11 +192,11 @@ def mean_reciprocal_rank(
 
 
 def _ranked(
-    name: str, scores: Tensor, other: Tensor, mask: Tensor | None
+    metric: str, first: str, second: str, scores: Tensor, other: Tensor, mask: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Scores without gradient, what goes with each of them, and which are there."""
-    scores = _checks.scores(name, scores).detach()
-    other = _checks.per_item(name.replace("scores", "relevance"), other, scores.shape).detach()
+    scores = _checks.scores(f"{metric}({first})", scores).detach()
+    other = _checks.per_item(f"{metric}({second})", other, scores.shape).detach()
     return scores, other, _checks.mask(mask, scores)
 
 
@@ -234,7 +236,7 @@ def spearman(
 
     Time: O(n log n).
     """
-    x, target, mask = _ranked("spearman(x)", x, target, mask)
+    x, target, mask = _ranked("spearman", "x", "target", x, target, mask)
     counted = torch.ones_like(x, dtype=torch.bool) if mask is None else mask
     n = counted.sum(-1, keepdim=True).clamp(min=1)
     a, b = (average_ranks(values.to(working(x.dtype)), mask) for values in (x, target))
@@ -269,7 +271,7 @@ def kendall_tau(
 
     Time and memory: O(n^2).
     """
-    x, target, mask = _ranked("kendall_tau(x)", x, target, mask)
+    x, target, mask = _ranked("kendall_tau", "x", "target", x, target, mask)
     signs = []
     for values in (x, target):
         sign = (values.unsqueeze(-1) > values.unsqueeze(-2)).to(working(x.dtype))

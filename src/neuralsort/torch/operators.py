@@ -11,7 +11,10 @@ from .relaxations import neuralsort
 
 
 class Relaxation(Protocol):
-    """Scores and a temperature to a relaxed permutation, largest first."""
+    """Scores and a temperature to a relaxed permutation, largest first.
+
+    For lists with a mask it is called with `mask=` as well.
+    """
 
     def __call__(self, scores: Tensor, /, *, tau: float | Tensor) -> RelaxedPermutation:
         """Relaxes the descending sort of `scores` (..., n)."""
@@ -25,15 +28,35 @@ class TopK(NamedTuple):
     weights: Tensor
 
 
-def _relaxed(
-    name: str, x: Tensor, tau: float | Tensor, dim: int, relax: Relaxation
-) -> tuple[RelaxedPermutation, Tensor, int]:
-    """The relaxed permutation of the lists along `dim`, those lists, and `dim` from the front."""
+def relaxed(
+    scores: Tensor, tau: float | Tensor, mask: Tensor | None, relax: Relaxation
+) -> RelaxedPermutation:
+    """The relaxed permutation of lists; only padded ones need a relaxation that takes masks."""
+    _checks.relax(relax)
+    options = {} if mask is None else {"mask": mask}
+    return relax(scores, tau=tau, **options)
+
+
+def _ordered(
+    name: str,
+    x: Tensor,
+    tau: float | Tensor,
+    dim: int,
+    descending: bool,
+    mask: Tensor | None,
+    relax: Relaxation,
+) -> tuple[RelaxedPermutation, int]:
+    """The relaxed permutation of the lists along `dim` in that order, and `dim` from the front.
+
+    Ascending order is the descending one of negated values, so that absent items come last and ties
+    keep the order of their indices in both.
+    """
     x = _checks.scores(name, x)
     dim = _checks.dim(dim, x)
-    _checks.relax(relax)
+    mask = _checks.mask(mask, x)
+    mask = None if mask is None else mask.movedim(dim, -1)
     lists = x.movedim(dim, -1)
-    return relax(lists, tau=tau), lists, dim
+    return relaxed(lists if descending else -lists, tau, mask, relax), dim
 
 
 def soft_sort(
@@ -42,6 +65,7 @@ def soft_sort(
     tau: float | Tensor = 1.0,
     dim: int = -1,
     descending: bool = False,
+    mask: Tensor | None = None,
     relax: Relaxation = neuralsort,
 ) -> Tensor:
     r"""Differentiable sort of values.
@@ -56,13 +80,15 @@ def soft_sort(
         tau: Temperature, as in `relax`. A tensor broadcasts with the list dimension last.
         dim: The dimension that holds the lists.
         descending: Largest first.
+        mask: Boolean, the shape of `x`, True where the item exists. Absent items come last, in
+            index order.
         relax: The relaxation: `neuralsort`, `softsort`, or a `functools.partial` of one.
 
     Returns:
         The shape of `x`.
 
     Raises:
-        TypeError: If `x` is not floating point.
+        TypeError: If `x` is not floating point, or `mask` not boolean.
         ValueError: If `dim` is out of range or `tau` negative.
 
     Example:
@@ -71,9 +97,8 @@ def soft_sort(
 
     Time and memory: those of `relax`; O(n log n) and O(n) for long lists.
     """
-    P, lists, dim = _relaxed("soft_sort(x)", x, tau, dim, relax)
-    out = P.sort(lists)
-    return (out if descending else out.flip(-1)).movedim(-1, dim)
+    P, dim = _ordered("soft_sort(x)", x, tau, dim, descending, mask, relax)
+    return P.sort(x.movedim(dim, -1)).movedim(-1, dim)
 
 
 def soft_sort_by(
@@ -83,6 +108,7 @@ def soft_sort_by(
     tau: float | Tensor = 1.0,
     dim: int = -1,
     descending: bool = False,
+    mask: Tensor | None = None,
     relax: Relaxation = neuralsort,
 ) -> Tensor:
     r"""Differentiable `values[argsort(key)]`: permutes a payload by the order of a key.
@@ -99,13 +125,15 @@ def soft_sort_by(
         tau: Temperature, as in `relax`. A tensor broadcasts with the list dimension last.
         dim: The dimension of `key` that holds the lists.
         descending: Largest key first.
+        mask: Boolean, the shape of `key`, True where the item exists. Absent items come last,
+            in index order.
         relax: The relaxation: `neuralsort`, `softsort`, or a `functools.partial` of one.
 
     Returns:
         The shape of `values`.
 
     Raises:
-        TypeError: If either is not floating point.
+        TypeError: If either is not floating point, or `mask` not boolean.
         ValueError: If the shapes do not fit or `dim` is out of range.
 
     Example:
@@ -115,13 +143,11 @@ def soft_sort_by(
 
     Time and memory: those of `relax`; O(n log n) and O(n) per payload column for long lists.
     """
-    P, _, dim = _relaxed("soft_sort_by(key)", key, tau, dim, relax)
+    P, dim = _ordered("soft_sort_by(key)", key, tau, dim, descending, mask, relax)
     values = _checks.keyed_values(values, key)
     payload = values.movedim(dim, key.dim() - 1)  # (..., n, payload)
     columns = payload.reshape(*payload.shape[: key.dim()], payload.shape[key.dim() :].numel())
-    out = P @ columns
-    out = (out if descending else out.flip(-2)).reshape(payload.shape)
-    return out.movedim(key.dim() - 1, dim)
+    return (P @ columns).reshape(payload.shape).movedim(key.dim() - 1, dim)
 
 
 def soft_rank(
@@ -130,6 +156,7 @@ def soft_rank(
     tau: float | Tensor = 1.0,
     dim: int = -1,
     descending: bool = False,
+    mask: Tensor | None = None,
     relax: Relaxation = neuralsort,
 ) -> Tensor:
     r"""Differentiable ranks, from 1.
@@ -137,20 +164,23 @@ def soft_rank(
     $$\text{soft\_rank}(x)_j = \frac{\sum_i i\,\widehat P_{ij}}{\sum_i \widehat P_{ij}}$$
 
     Its hard counterpart is `scipy.stats.rankdata(x)`: the smallest value has rank 1, ties share the
-    mean of their ranks. With `descending=True` the largest has rank 1.
+    mean of their ranks. With `descending=True` the largest has rank 1. At `tau=0`, where nothing is
+    shared, ties are ranked by index.
 
     Args:
         x: Values, any shape.
         tau: Temperature, as in `relax`. A tensor broadcasts with the list dimension last.
         dim: The dimension that holds the lists.
         descending: Count from the largest.
+        mask: Boolean, the shape of `x`, True where the item exists. Absent items have the last
+            ranks, in index order.
         relax: The relaxation: `neuralsort`, `softsort`, or a `functools.partial` of one.
 
     Returns:
         The shape of `x`, between 1 and n.
 
     Raises:
-        TypeError: If `x` is not floating point.
+        TypeError: If `x` is not floating point, or `mask` not boolean.
         ValueError: If `dim` is out of range or `tau` negative.
 
     Example:
@@ -159,9 +189,8 @@ def soft_rank(
 
     Time and memory: those of `relax`; O(n log n) and O(n) for long lists.
     """
-    P, lists, dim = _relaxed("soft_rank(x)", x, tau, dim, relax)
-    rank = P.rank()
-    return (rank if descending else lists.shape[-1] + 1 - rank).movedim(-1, dim)
+    P, dim = _ordered("soft_rank(x)", x, tau, dim, descending, mask, relax)
+    return P.rank().movedim(-1, dim)
 
 
 def soft_topk(
@@ -171,6 +200,7 @@ def soft_topk(
     tau: float | Tensor = 1.0,
     dim: int = -1,
     largest: bool = True,
+    mask: Tensor | None = None,
     relax: Relaxation = neuralsort,
 ) -> TopK:
     r"""Differentiable top-k: the k largest values, and how much each item belongs to them.
@@ -187,6 +217,8 @@ def soft_topk(
         tau: Temperature, as in `relax`. A tensor broadcasts with the list dimension last.
         dim: The dimension that holds the lists.
         largest: The largest values, in descending order; else the smallest, in ascending order.
+        mask: Boolean, the shape of `x`, True where the item exists. Absent items are taken
+            last, in index order.
         relax: The relaxation: `neuralsort`, `softsort`, or a `functools.partial` of one.
 
     Returns:
@@ -194,7 +226,7 @@ def soft_topk(
         which sum to k along `dim`.
 
     Raises:
-        TypeError: If `x` is not floating point.
+        TypeError: If `x` is not floating point, or `mask` not boolean.
         ValueError: If `k` exceeds the length of the lists or `dim` is out of range.
 
     Example:
@@ -207,9 +239,9 @@ def soft_topk(
     x = _checks.scores("soft_topk(x)", x)
     dim = _checks.dim(dim, x)
     k = _checks.k(k, x.shape[dim])
-    P, lists, _ = _relaxed("soft_topk(x)", x if largest else -x, tau, dim, relax)
+    P, dim = _ordered("soft_topk(x)", x, tau, dim, largest, mask, relax)
     top = P.top(k)
-    values = top.sort(lists if largest else -lists)
+    values = top.sort(x.movedim(dim, -1))
     weights = top.mT @ torch.ones(k, dtype=x.dtype, device=x.device)
     return TopK(values.movedim(-1, dim), weights.movedim(-1, dim))
 
@@ -220,6 +252,7 @@ def soft_quantile(
     *,
     tau: float | Tensor = 1.0,
     dim: int = -1,
+    mask: Tensor | None = None,
     relax: Relaxation = neuralsort,
 ) -> Tensor:
     r"""Differentiable quantile.
@@ -232,13 +265,15 @@ def soft_quantile(
         q: In [0, 1]: a number, or a 0-d or 1-d tensor.
         tau: Temperature, as in `relax`. A tensor broadcasts with the list dimension last.
         dim: The dimension that holds the lists.
+        mask: Boolean, the shape of `x`, True where the item exists. Absent items do not count;
+            a list of none but these gives NaN.
         relax: The relaxation: `neuralsort`, `softsort`, or a `functools.partial` of one.
 
     Returns:
         The shape of `x` without `dim`; for a 1-d `q` one more dimension in front.
 
     Raises:
-        TypeError: If `x` is not floating point.
+        TypeError: If `x` is not floating point, or `mask` not boolean.
         ValueError: If `q` lies outside [0, 1], `dim` is out of range, or lists are empty.
 
     Example:
@@ -247,24 +282,34 @@ def soft_quantile(
 
     Time and memory: those of `relax`; O(n log n) and O(n) for long lists.
     """
-    P, lists, _ = _relaxed("soft_quantile(x)", x, tau, dim, relax)
+    P, dim = _ordered("soft_quantile(x)", x, tau, dim, False, mask, relax)
+    lists = x.movedim(dim, -1)
     n = lists.shape[-1]
     if n == 0:
         raise ValueError(
             f"`soft_quantile` needs at least one item along dim {dim}, got shape {tuple(x.shape)}. "
             "Give lists that are not empty."
         )
-    at = _checks.quantile(q, x) * (n - 1)
-    ascending = P.sort(lists).flip(-1)
-    below = at.floor().long()
-    above = at.ceil().long()
-    share = (at - below).to(x.dtype).unsqueeze(-1)
-    low = ascending.index_select(-1, below.reshape(-1)).movedim(-1, 0)
-    high = ascending.index_select(-1, above.reshape(-1)).movedim(-1, 0)
-    share = share.reshape(-1, *[1] * (low.dim() - 1))
+    count = _count(mask, x, dim)  # (...)
+    q = _checks.quantile(q, x)
+    at = q.reshape(-1, *[1] * count.dim()) * (count - 1).clamp(min=0)  # (Q, ...)
+    ascending = P.sort(lists).expand(at.shape[0], *lists.shape)
+
+    def value(place: Tensor) -> Tensor:
+        return ascending.gather(-1, place.long().unsqueeze(-1)).squeeze(-1)
+
+    low, high = value(at.floor()), value(at.ceil())
+    share = (at - at.floor()).to(x.dtype)
     # An infinite neighbour that carries no share must not leave a NaN.
     mixed = torch.where(share == 0, low, low + share * (high - low))
-    return mixed if at.dim() else mixed.squeeze(0)
+    mixed = mixed.masked_fill(count == 0, torch.nan)
+    return mixed if q.dim() else mixed.squeeze(0)
+
+
+def _count(mask: Tensor | None, x: Tensor, dim: int) -> Tensor:
+    """How many items exist in each list, `(...)`."""
+    there = torch.ones_like(x, dtype=torch.bool) if mask is None else mask.expand(x.shape)
+    return there.sum(dim)
 
 
 def soft_median(
@@ -272,6 +317,7 @@ def soft_median(
     *,
     tau: float | Tensor = 1.0,
     dim: int = -1,
+    mask: Tensor | None = None,
     relax: Relaxation = neuralsort,
 ) -> Tensor:
     """Differentiable median: `soft_quantile(x, 0.5)`.
@@ -283,6 +329,8 @@ def soft_median(
         x: Values, any shape, with at least one item along `dim`.
         tau: Temperature, as in `relax`. A tensor broadcasts with the list dimension last.
         dim: The dimension that holds the lists.
+        mask: Boolean, the shape of `x`, True where the item exists. Absent items do not count;
+            a list of none but these gives NaN.
         relax: The relaxation: `neuralsort`, `softsort`, or a `functools.partial` of one.
 
     Returns:
@@ -292,10 +340,10 @@ def soft_median(
         >>> soft_median(torch.tensor([5.0, 1.0, 3.0]), tau=0.01)
         tensor(3.)
     """
-    return soft_quantile(x, 0.5, tau=tau, dim=dim, relax=relax)
+    return soft_quantile(x, 0.5, tau=tau, dim=dim, mask=mask, relax=relax)
 
 
-def tau_for_blur(scores: Tensor, *, ranks: float = 1.0) -> Tensor:
+def tau_for_blur(scores: Tensor, *, ranks: float = 1.0, mask: Tensor | None = None) -> Tensor:
     r"""The temperature at which NeuralSort blends about `ranks` neighbouring ranks.
 
     With equal gaps g between sorted scores, a row of NeuralSort is a discrete Gaussian with a
@@ -306,9 +354,11 @@ def tau_for_blur(scores: Tensor, *, ranks: float = 1.0) -> Tensor:
     Args:
         scores: `(..., n)`.
         ranks: Standard deviation of a row, in ranks; positive.
+        mask: Boolean, the shape of `scores`, True where the item exists.
 
     Returns:
-        `(..., 1)`, one temperature per list, without gradient: what `tau=` takes.
+        `(..., 1)`, one temperature per list, without gradient: what `tau=` takes. It is 1 for lists
+        of fewer than two items, and 0, a hard sort, where the middle half of a list is tied.
 
     Raises:
         TypeError: If `scores` is not floating point.
@@ -320,10 +370,14 @@ def tau_for_blur(scores: Tensor, *, ranks: float = 1.0) -> Tensor:
     """
     scores = _checks.scores("tau_for_blur(scores)", scores).detach()
     ranks = _checks.blur(ranks)
-    n = scores.shape[-1]
-    if n < 2:
-        return torch.ones(*scores.shape[:-1], 1, dtype=scores.dtype, device=scores.device)
+    mask = _checks.mask(mask, scores)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, torch.inf)  # last
+    last = _count(mask, scores, -1).unsqueeze(-1) - 1
+    if scores.shape[-1] == 0:
+        return torch.ones_like(last, dtype=scores.dtype)
     ordered = scores.sort(-1).values
-    low, high = (n - 1) // 4, n - 1 - (n - 1) // 4
-    gap = (ordered[..., high : high + 1] - ordered[..., low : low + 1]) / (high - low)
-    return 2 * gap * ranks**2
+    low = last.clamp(min=0) // 4
+    high = last.clamp(min=0) - low
+    gap = (ordered.gather(-1, high) - ordered.gather(-1, low)) / (high - low).clamp(min=1)
+    return torch.where(last < 1, 1.0, 2 * gap * ranks**2)

@@ -177,7 +177,7 @@ class RelaxedPermutation(_Operator):
         Returns:
             `(..., n)`, finite wherever the weight, however small, is not exactly 0.
         """
-        perm = _checks.positions(perm, self.shape)
+        perm = _checks.positions("log_prob", perm, self.shape)
         return self._log_prob(perm).to(self.dtype)
 
     def _log_prob(self, perm: Tensor) -> Tensor:
@@ -401,8 +401,9 @@ def _row_argmax(matrix: Tensor) -> Tensor:
 
 
 def _is_permutation(perm: Tensor) -> Tensor:
-    place = torch.arange(perm.shape[-1], device=perm.device)
-    return (perm.sort(-1).values == place).all(-1)
+    """Whether no item is picked twice: a permutation, or the first places of one."""
+    picks = perm.sort(-1).values
+    return (picks[..., 1:] != picks[..., :-1]).all(-1)
 
 
 def _harden(matrix: Tensor) -> Tensor:

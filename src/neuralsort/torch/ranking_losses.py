@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from . import _checks
-from .losses import reduced, relaxed
+from .losses import reduced
 from .metrics import average_ranks, discounts, gains, ideal_dcg
-from .operators import Relaxation
+from .operators import Relaxation, relaxed
 from .permutation import RelaxedPermutation, working
 from .relaxations import neuralsort
 
@@ -68,7 +68,7 @@ def neural_ndcg(
     scores, relevance, mask = _lists("neural_ndcg", "scores", "relevance", scores, relevance, mask)
     k = _checks.cutoff(k, scores.shape[-1])
     worth = gains(relevance, mask, working(scores.dtype))
-    P = relaxed(scores, tau, mask, relax)
+    P = relaxed(scores.to(working(scores.dtype)), tau, mask, relax)
     if _checks.iterations(iterations):
         soft = _doubly_scaled(P, worth, iterations)[..., :k]
     else:
@@ -175,7 +175,7 @@ def spearman_loss(
     Reference: Blondel et al. (2020) for the idea. Time and memory: those of `relax`.
     """
     x, target, mask = _lists("spearman_loss", "x", "target", x, target, mask)
-    soft = _centred(relaxed(x, tau, mask, relax).rank(), mask)
+    soft = _centred(relaxed(x.to(working(x.dtype)), tau, mask, relax).rank(), mask)
     hard = _centred(average_ranks(target.to(soft.dtype), mask).to(soft.dtype), mask)
     spread, wanted = soft.square().sum(-1), hard.square().sum(-1)
     tied = spread <= x.shape[-1] ** 3 * (8 * torch.finfo(soft.dtype).eps) ** 2  # but for rounding
