@@ -137,7 +137,9 @@ CONTENDERS = {
         Contender("lapsum", "P", _registered("lapsum", "matrix"), MATRIX_LIMIT),
         Contender("lapsum-sort", "values", _registered("lapsum", "sort")),
         Contender("sinkhorn_sort", "P", _registered("sinkhorn_sort", "matrix"), LAYERS_LIMIT),
-        Contender("odd_even_network", "P", _registered("odd_even_network", "matrix"), NETWORK_LIMIT),
+        Contender(
+            "odd_even_network", "P", _registered("odd_even_network", "matrix"), NETWORK_LIMIT
+        ),
         Contender("bitonic_network", "P", _registered("bitonic_network", "matrix"), LAYERS_LIMIT),
         Contender("bitonic-sort", "values", _registered("bitonic_network", "sort")),
         Contender("diffsort", "P", _diffsort, NETWORK_LIMIT),

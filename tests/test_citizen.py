@@ -423,3 +423,20 @@ def test_no_grad_and_inference_mode(form):
             value = ns.neuralsort(scores, tau=0.3).sort(scores)
         assert not value.requires_grad
         assert torch.equal(value, expected.detach())
+
+
+@pytest.mark.parametrize("relax", [ns.neuralsort, ns.softsort], ids=["neuralsort", "softsort"])
+def test_compiled_padded_lists_are_those_of_eager(relax):
+    x = torch.tensor([1.0, 2.0, 3.0, -torch.inf], dtype=torch.float64, requires_grad=True)
+    mask = torch.tensor([True, True, False, True])
+
+    def function(x: Tensor) -> Tensor:
+        P = relax(x, mask=mask)
+        return torch.cat([P.to_dense().flatten(), P.log_prob(torch.tensor([1, 0, 3, 2]))])
+
+    expected = function(x)
+    actual = torch.compile(function, backend="aot_eager")(x)
+    torch.testing.assert_close(actual, expected)
+    upstream = torch.randn_like(expected)
+    (to_x,) = torch.autograd.grad(actual, x, upstream)
+    torch.testing.assert_close(to_x, torch.autograd.grad(expected, x, upstream)[0])

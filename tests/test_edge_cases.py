@@ -405,3 +405,51 @@ def test_finite_scores_give_no_nan_gradients(method, dtype, form, data):
     for value in (P @ x, P.mT @ x, P.rank(), P.entropy()):
         (gradient,) = torch.autograd.grad(value.sum(), scores, retain_graph=True)
         assert not gradient.isnan().any()
+
+
+# -- what a look without gradients leaves behind ---------------------------------------------------
+
+LOOKS = ["permutation", "entropy", "rank", "to_dense"]
+
+
+@pytest.mark.parametrize("n", [5, 50, 600])
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("method", methods())
+def test_a_look_under_no_grad_leaves_later_gradients_alone(method, look, n):
+    if n == 600 and not method.two_forms:
+        n = 60
+    x = torch.randn(n, dtype=torch.float64, requires_grad=True)
+    payload = torch.randn(n, dtype=torch.float64)
+
+    def gradients(P):
+        values = [P.sort(payload), P.rank(), P.log_prob(P.permutation()), P.to_dense()]
+        values.append(P.straight_through().sort(payload))
+        return [torch.autograd.grad(v.square().sum(), x, retain_graph=True)[0] for v in values]
+
+    expected = gradients(method.relax(x, tau=0.5))
+    P = method.relax(x, tau=0.5)
+    with torch.no_grad():
+        getattr(P, look)()
+    for actual, other in zip(gradients(P), expected, strict=True):
+        torch.testing.assert_close(actual, other)
+
+
+# -- scores far from the others --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outlier", [1e17, -1e17, 3e38, -3.4e38])
+@pytest.mark.parametrize("n", [4, 40])
+@pytest.mark.parametrize("tau", [1.0, 1e-4])
+def test_a_distant_score_changes_nothing_among_the_others(outlier, n, tau):
+    x = torch.randn(n - 1)
+    P, alone = (ns.neuralsort(s, tau=tau) for s in (torch.cat([x, torch.tensor([outlier])]), x))
+    rows = slice(1, None) if outlier > 0 else slice(0, -1)
+    torch.testing.assert_close(P.to_dense()[rows, :-1], alone.to_dense())
+    own = alone.permutation()
+    order = torch.cat([torch.tensor([n - 1]), own] if outlier > 0 else [own, torch.tensor([n - 1])])
+    torch.testing.assert_close(P.log_prob(order)[rows], alone.log_prob(own))
+
+
+def test_a_vanishing_temperature_is_a_hard_sort():
+    P = ns.neuralsort(torch.tensor([1.0, 3.0, 2.0]), tau=1e-300)
+    assert torch.equal(P.to_dense(), torch.eye(3)[[1, 2, 0]])

@@ -167,3 +167,12 @@ def test_straight_through_differentiates_products_with_vectors_as_the_relaxed_on
         actual = torch.autograd.grad(through, (s, tau), upstream, retain_graph=True)
         for one, other in zip(actual, expected, strict=True):
             torch.testing.assert_close(one, other)
+
+
+def test_log_prob_of_a_vanishing_weight_has_a_finite_gradient():
+    matrix = torch.tensor([[1.0, 1e-40], [0.0, 1.0]], requires_grad=True)
+    value = ns.RelaxedPermutation.from_dense(matrix).log_prob(torch.tensor([1, 0]))
+    assert value[0].isfinite()
+    assert value[1].isneginf()
+    (to_matrix,) = torch.autograd.grad(value[:1].sum() + value[1:].exp().sum(), matrix)
+    assert to_matrix.isfinite().all()

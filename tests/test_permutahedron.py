@@ -63,7 +63,9 @@ def test_pooling_at_once_and_pair_by_pair_find_the_same_blocks(name, kind, stren
     """Smooth, cascading and random lists, with any share of the work done each way."""
     line = torch.linspace(-1, 1, 24)
     bent = torch.cat([line[:-1], torch.tensor([50.0])])
-    rows = torch.stack([torch.randn(24), line, line.exp(), bent, torch.randn(24).cumsum(0)]).double()
+    rows = torch.stack(
+        [torch.randn(24), line, line.exp(), bent, torch.randn(24).cumsum(0)]
+    ).double()
     wanted = expected(name, rows, strength, kind)
     for rounds in (0, 1, 2, 8):
         monkeypatch.setattr(permutahedron, "ROUNDS", rounds)
@@ -149,9 +151,7 @@ def test_strength_zero_is_the_hard_one(name, kind):
 def test_derivatives(name, kind, strength, check):
     x = torch.randn(2, 6, dtype=torch.float64, requires_grad=True)
     atol = 1e-5 * max(1, 1 / strength) if name == "rank" else 1e-5
-    assert check(
-        lambda x: FUNCTIONS[name](x, strength=strength, regularization=kind), x, atol=atol
-    )
+    assert check(lambda x: FUNCTIONS[name](x, strength=strength, regularization=kind), x, atol=atol)
 
 
 @each_kind

@@ -281,16 +281,16 @@ each_request = pytest.mark.parametrize("request_", REQUESTS)
 @each_request
 def test_gradcheck_and_gradgradcheck(method, form, request_):
     ask = REQUESTS[request_]
-    for check, n in ((gradcheck, 5), (gradgradcheck, 4)):
-        assert check(lambda s, x, tau: ask(method.relax(s, tau=tau), x), inputs(2, n))
+    for check, shape in ((gradcheck, (2, 5)), (gradgradcheck, (1, 5))):
+        assert check(lambda s, x, tau: ask(method.relax(s, tau=tau), x), inputs(*shape))
 
 
 @each_other
 def test_gradients_through_a_mask(method, form):
     mask = torch.tensor([[True, False, True, True, True], [True, True, True, False, False]])
     s, x, tau = inputs(2, 5)
+    assert gradcheck(lambda s, x, t: method.relax(s, tau=t, mask=mask) @ x, (s, x, tau))
     for check in (gradcheck, gradgradcheck):
-        assert check(lambda s, x, t: method.relax(s, tau=t, mask=mask) @ x, (s, x, tau))
         assert check(lambda s, t: method.relax(s, tau=t, mask=mask).rank(), (s, tau))
 
 
@@ -416,14 +416,14 @@ def test_vmap_equals_a_loop(method, form, request_):
 
 
 @pytest.mark.parametrize("method", [c for c in every_method() if c.values[0] not in METHODS])
-@pytest.mark.parametrize("request_", ["matmul", "rank"])
-def test_short_lists_compile_into_one_graph(method, request_):
+def test_short_lists_compile_into_one_graph(method):
+    """But for LapSum, whose recurrences break the graph."""
     torch._dynamo.reset()
     scores = torch.randn(3, 6, dtype=torch.float64, requires_grad=True)
     x = torch.randn(3, 6, 2, dtype=torch.float64)
 
     def loss(s: Tensor) -> Tensor:
-        return REQUESTS[request_](method.relax(s, tau=0.5), x).square().sum()
+        return (method.relax(s, tau=0.5) @ x).square().sum()
 
     compiled = torch.compile(loss, backend="aot_eager", fullgraph=method.name != "lapsum")
     torch.testing.assert_close(compiled(scores), loss(scores))
@@ -450,10 +450,13 @@ def test_jvp_is_the_transpose_of_vjp_or_refused(method, form):
 @each_other
 def test_operators_take_it(method, form):
     x = torch.randn(3, 5, 2, dtype=torch.float64)
-    soft = ns.soft_sort(x, tau=0.3, dim=1, relax=method.relax)
+    soft = ns.soft_sort(x, tau=0.3, dim=1, descending=True, relax=method.relax)
     lists = x.movedim(1, -1)
     P = method.relax(lists, tau=0.3)
-    torch.testing.assert_close(soft, P.sort(lists).flip(-1).movedim(-1, 1))
+    torch.testing.assert_close(soft, P.sort(lists).movedim(-1, 1))
+    ascending = ns.soft_sort(x, tau=0.3, dim=1, relax=method.relax)
+    Q = method.relax(-lists, tau=0.3)
+    torch.testing.assert_close(ascending, -Q.sort(-lists).movedim(-1, 1))
     top = ns.soft_topk(x, 2, tau=0.3, dim=1, relax=method.relax)
     torch.testing.assert_close(top.weights.sum(1), torch.full((3, 2), 2.0, dtype=torch.float64))
     ranks = ns.soft_rank(x, tau=0.3, dim=1, relax=method.relax, descending=True)

@@ -72,7 +72,9 @@ def test_shifts_of_rows_and_columns_change_nothing_in_the_limit():
 def test_permuting_rows_and_columns_permutes_the_weights():
     L, rows, columns = logits(6, 6), torch.randperm(6), torch.randperm(6)
     before = ns.sinkhorn(L).to_dense()
-    torch.testing.assert_close(ns.sinkhorn(L[rows][:, columns]).to_dense(), before[rows][:, columns])
+    torch.testing.assert_close(
+        ns.sinkhorn(L[rows][:, columns]).to_dense(), before[rows][:, columns]
+    )
 
 
 def test_temperature_scales_with_the_logits():
@@ -141,7 +143,9 @@ def test_huge_logits_do_not_overflow():
 @pytest.mark.parametrize("tau", [0, 0.5])
 def test_padding_changes_nothing_for_present_items(tau):
     L = logits(2, 6, 6)
-    mask = torch.tensor([[True, False, True, True, False, True], [False, False, True] + [False] * 3])
+    mask = torch.tensor(
+        [[True, False, True, True, False, True], [False, False, True] + [False] * 3]
+    )
     L[0, :, 1] = float("nan")
     L.requires_grad_()
     P = ns.sinkhorn(L, tau=tau, mask=mask)
@@ -188,9 +192,7 @@ def test_gradients_with_a_tolerance_are_those_of_the_iterations_done():
     L, _, _ = arguments(3, 5, 5)
     P = ns.sinkhorn(L, iterations=1000, tolerance=1e-3)
     done = next(
-        k
-        for k in range(1000)
-        if torch.equal(ns.sinkhorn(L, iterations=k).to_dense(), P.to_dense())
+        k for k in range(1000) if torch.equal(ns.sinkhorn(L, iterations=k).to_dense(), P.to_dense())
     )
     upstream = logits(3, 5, 5)
     (actual,) = torch.autograd.grad(P.to_dense(), L, upstream)

@@ -51,9 +51,10 @@ def exact_expectation(cost: Cost, logits: Tensor) -> Tensor:
 
     Time and memory: O(n n!) per list, and those of the cost.
     """
-    model = PlackettLuce(logits, validate_args=False)
+    model = PlackettLuce(logits.double(), validate_args=False)  # many small probabilities
     rankings = model.enumerate_support()
-    return (model.log_prob(rankings).exp() * _hard_costs(cost, rankings, logits)).sum(0)
+    costs = _hard_costs(cost, rankings, logits)
+    return (model.log_prob(rankings).exp() * costs).sum(0).to(costs.dtype)
 
 
 def relaxed_expectation(

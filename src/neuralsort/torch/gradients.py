@@ -62,7 +62,7 @@ def straight_through(hard: Tensor, soft: Tensor) -> Tensor:
         )
     hard = hard.detach().to(soft.dtype)
     if torch.compiler.is_compiling():  # which takes no function with forward-mode derivatives
-        return torch.where(hard.isfinite(), hard + (soft - soft.detach()), hard)
+        return torch.where(hard.isfinite() & soft.isfinite(), hard + (soft - soft.detach()), hard)
     return _StraightThrough.apply(hard, soft)  # pyright: ignore
 
 

@@ -239,7 +239,7 @@ def spearman(
     x, target, mask = _ranked("spearman", "x", "target", x, target, mask)
     counted = torch.ones_like(x, dtype=torch.bool) if mask is None else mask
     n = counted.sum(-1, keepdim=True).clamp(min=1)
-    a, b = (average_ranks(values.to(working(x.dtype)), mask) for values in (x, target))
+    a, b = (average_ranks(values.double(), mask) for values in (x, target))
     a, b = ((r - (n + 1) / 2).masked_fill(~counted, 0.0) for r in (a, b))
     spread = (a.square().sum(-1) * b.square().sum(-1)).sqrt()
     value = torch.where(spread == 0, 0.0, (a * b).sum(-1) / spread)

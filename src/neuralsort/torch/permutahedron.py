@@ -22,8 +22,8 @@ from torch.nn.functional import pad
 from . import _checks
 from .relaxations.ordering import share_ties, tie_groups
 
-# Rounds in which all neighbours in the wrong order are pooled at once. What they leave is pooled pair
-# by pair, each pair once, so that no list takes quadratic time.
+# Rounds in which all neighbours in the wrong order are pooled at once. What they leave is pooled
+# pair by pair, each pair once, so that no list takes quadratic time.
 ROUNDS = 8
 
 REGULARIZATIONS = {"l2": "quadratic", "kl": "entropic"}
@@ -166,7 +166,7 @@ def _spoil(y: Tensor, lists: Tensor) -> Tensor:
 
 def _project(z: Tensor, w: Tensor, entropic: bool, walls: Tensor) -> Tensor:
     """The point of the permutahedron of w nearest to z, both in descending order `(..., n)`."""
-    first = _blocks(z.detach(), w.detach(), walls, entropic)
+    first = _blocks(z.detach(), w.detach(), walls, entropic)  # pyright: ignore
 
     def total(x: Tensor) -> Tensor:
         """Sums of x over the block of each item."""
@@ -224,7 +224,7 @@ class _Blocks(torch.autograd.Function):
             x.movedim(d, 0) if d is not None else x.expand(info.batch_size, *x.shape)
             for x, d in zip(args[:3], in_dims[:3], strict=True)
         ]
-        return _blocks(*tensors, args[3]), 0
+        return _blocks(*tensors, args[3]), 0  # pyright: ignore
 
 
 class _QuadraticPool:

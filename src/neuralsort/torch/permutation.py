@@ -188,8 +188,8 @@ class RelaxedPermutation(_Operator):
             perm.expand(*batch, perm.shape[-1]),
         )
         weight = matrix.gather(-1, perm.unsqueeze(-1)).squeeze(-1)
-        nothing = weight == 0  # whose gradient is 0, not NaN
-        return weight.masked_fill(nothing, 1.0).log().masked_fill(nothing, -torch.inf)
+        small = weight < torch.finfo(weight.dtype).tiny  # whose gradient, 1 / weight, overflows
+        return torch.where(small, weight.detach().log(), weight.masked_fill(small, 1.0).log())
 
     def entropy(self) -> Tensor:
         """Entropy of each row in nats, `(..., n)`: 0 for a hard row, `log(n)` for a flat one."""

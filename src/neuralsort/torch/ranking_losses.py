@@ -176,7 +176,7 @@ def spearman_loss(
     """
     x, target, mask = _lists("spearman_loss", "x", "target", x, target, mask)
     soft = _centred(relaxed(x.to(working(x.dtype)), tau, mask, relax).rank(), mask)
-    hard = _centred(average_ranks(target.to(soft.dtype), mask).to(soft.dtype), mask)
+    hard = _centred(average_ranks(target.double(), mask).to(soft.dtype), mask)
     spread, wanted = soft.square().sum(-1), hard.square().sum(-1)
     tied = spread <= x.shape[-1] ** 3 * (8 * torch.finfo(soft.dtype).eps) ** 2  # but for rounding
     scale = (torch.where(tied, 1.0, spread) * torch.where(wanted == 0, 1.0, wanted)).sqrt()
@@ -295,7 +295,8 @@ def _differences(x: Tensor, tau: float | Tensor, mask: Tensor | None) -> Tensor:
     tau = tau.unsqueeze(-1) if isinstance(tau, Tensor) and tau.dim() else tau
     x = x.to(working(x.dtype))
     x = x if mask is None else x.masked_fill(~mask, 0.0)
-    return (x.unsqueeze(-1) - x.unsqueeze(-2)) / tau
+    a, b = x.unsqueeze(-1), x.unsqueeze(-2)
+    return torch.where(a == b, 0.0, a - b) / tau  # also between equal infinities
 
 
 def _mean_over_decided(cost: Tensor, order: Tensor, mask: Tensor | None) -> Tensor:

@@ -146,7 +146,6 @@ class Thresholds:
         at = torch.where(excess < 0, start + self.after, end - self.before)
         self.threshold = torch.cat([left, at, right], -1)  # (lists, n + 1)
 
-
     # -- entries -------------------------------------------------------------------------------
 
     def log_matrix(self) -> Tensor:
@@ -171,7 +170,9 @@ class Thresholds:
         at = self.interval.expand(len(x), *self.interval.shape)
         behind, ahead = (s.gather(-1, at) for s in _sums(x, self.gap))
         below = pad(x.cumsum(-1), (1, 0))
-        mass = below.gather(-1, at) + (ahead * (-self.before).exp() - behind * (-self.after).exp()) / 2
+        mass = (
+            below.gather(-1, at) + (ahead * (-self.before).exp() - behind * (-self.after).exp()) / 2
+        )
         mass = torch.cat([torch.zeros_like(x[..., :1]), mass, below[..., -1:]], -1)
         return mass.diff(dim=-1).to(self.dtype)
 

@@ -70,8 +70,9 @@ class ScorePermutation(RelaxedPermutation):
         self._name, self._kernel, self._ordered = name, kernel, ordered
         self._dtype = dtype
         self._rows = ordered.n if rows is None else rows
-        self._cached: Tensor | None = None
-        self._engines: dict[torch.dtype, MatrixFree] = {}
+        # What was computed, apart by whether gradients were on.
+        self._matrices: dict[bool, Tensor] = {}
+        self._engines: dict[tuple[torch.dtype, bool], MatrixFree] = {}
 
     @property
     def shape(self) -> torch.Size:
@@ -95,12 +96,13 @@ class ScorePermutation(RelaxedPermutation):
         return self._ordered.n > LONGEST_DENSE
 
     def _matrix(self) -> Tensor:
-        if self._cached is None:
-            dtype = working(self._dtype)
-            if self._ordered.n == 0:
-                return self._ordered.scores.to(dtype).unsqueeze(-2)[..., :0, :]
-            self._cached = self._kernel.matrix(self._ordered, dtype, self._rows)
-        return self._cached
+        dtype, differentiable = working(self._dtype), self._ordered.differentiable
+        if self._ordered.n == 0:
+            return self._ordered.scores.to(dtype).unsqueeze(-2)[..., :0, :]
+        if differentiable not in self._matrices:
+            matrix = self._kernel.matrix(self._ordered, dtype, self._rows)
+            self._matrices[differentiable] = matrix
+        return self._matrices[differentiable]
 
     def permutation(self) -> Tensor:
         """The stable descending sort of the scores, `(..., n)`."""
@@ -173,9 +175,10 @@ class ScorePermutation(RelaxedPermutation):
     def _engine_for(self, o: Ordered, dtype: torch.dtype) -> MatrixFree:
         if o is not self._ordered:
             return self._kernel.matrix_free(o, dtype, self._rows)
-        if dtype not in self._engines:
-            self._engines[dtype] = self._kernel.matrix_free(o, dtype, self._rows)
-        return self._engines[dtype]
+        key = dtype, o.differentiable
+        if key not in self._engines:
+            self._engines[key] = self._kernel.matrix_free(o, dtype, self._rows)
+        return self._engines[key]
 
     def _rank(self) -> Tensor:
         if not self._long():

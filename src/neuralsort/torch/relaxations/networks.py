@@ -11,8 +11,6 @@ not formed: P multiplies layer by layer, and its transpose by the layers in reve
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +18,7 @@ from torch.nn.functional import pad
 
 from .. import _checks
 from ..permutation import HardPermutation, RelaxedPermutation, matmul, working
+from .layers import bitonic, mix, next_power, odd_even
 from .ordering import Ordered
 from .written import WrittenPermutation
 
@@ -32,10 +31,14 @@ SWAPS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 """By how much a pair swaps that is out of order by v temperatures."""
 
-TAILS = {"logistic": "exponential", "cauchy": "heavy", "reciprocal": "as heavy and quick to compute"}
+TAILS = {
+    "logistic": "exponential",
+    "cauchy": "heavy",
+    "reciprocal": "as heavy and quick to compute",
+}
 
-# Scores beyond this many temperatures are as good as this many, and infinite ones stand farther off:
-# so far that pairs of them and others swap wholly or not at all, in finite numbers.
+# Scores beyond this many temperatures are as good as this many, and infinite ones stand farther
+# off: so far that pairs of them and others swap wholly or not at all, in finite numbers.
 ENDLESS, FAR = 1e290, 1e300
 
 
@@ -97,107 +100,6 @@ def sorting_network(
     return NetworkPermutation("sorting_network", network, ordered, scores.dtype)
 
 
-# -- layers ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Layer:
-    """Wires `start:stop`, compared in pairs at a distance."""
-
-    start: int
-    stop: int
-    distance: int
-    longer: int  # lists of so few items are in order before this layer
-    rising: int = 0  # runs of so many wires are sorted upwards and downwards in turn; 0: all upwards
-
-    def split(self, x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-        """First and second wires of all pairs, `(runs, distance)` in place of `dim` < 0."""
-        pairs = x.narrow(dim, self.start, self.stop - self.start)
-        pairs = pairs.unflatten(dim, ((self.stop - self.start) // (2 * self.distance), 2, -1))
-        return pairs.select(dim - 1, 0), pairs.select(dim - 1, 1)
-
-    def join(self, x: Tensor, first: Tensor, second: Tensor, dim: int = -1) -> Tensor:
-        """`x` with other values on the first and second wires of all pairs."""
-        pairs = torch.stack([first, second], dim - 1).flatten(dim - 2, dim)
-        end = x.shape[dim] - self.stop
-        if not self.start and not end:
-            return pairs
-        return torch.cat([x.narrow(dim, 0, self.start), pairs, x.narrow(dim, self.stop, end)], dim)
-
-    def directions(self, like: Tensor) -> Tensor | None:
-        """1 for runs of pairs that are sorted upwards, -1 for others: `(runs, 1)`; None: all 1."""
-        if self.rising in (0, self.stop - self.start):
-            return None
-        first = torch.arange(self.start, self.stop, 2 * self.distance, device=like.device)
-        return (1 - 2 * (first // self.rising % 2)).to(like.dtype).unsqueeze(-1)
-
-
-def _odd_even(n: int) -> list[Layer]:
-    """Neighbours, from the first and from the second wire in turn."""
-    ends = [(i % 2, i % 2 + (n - i % 2) // 2 * 2) for i in range(n)]
-    return [Layer(a, b, 1, longer=i) for i, (a, b) in enumerate(ends) if a < b]
-
-
-def _bitonic(n: int) -> list[Layer]:
-    """Runs of 1, 2, 4, ... wires merged in pairs, one upwards and the next downwards."""
-    layers = []
-    run = 1
-    while run < n:
-        distance = run
-        while distance:
-            layers.append(Layer(0, _power(n), distance, longer=run, rising=2 * run))
-            distance //= 2
-        run *= 2
-    return layers
-
-
-def _power(n: int) -> int:
-    """The next power of two."""
-    return 1 << (n - 1).bit_length() if n else 0
-
-
-class _Mix(torch.autograd.Function):
-    """One layer at work: `apply(x, share, layer)` for `(..., wires, d)`, `(..., runs, distance)`.
-
-    A layer is a symmetric matrix, so the gradient passes it as values do.
-    """
-
-    @staticmethod
-    def forward(x: Tensor, share: Tensor, layer: Layer) -> Tensor:
-        a, b = layer.split(x, -2)
-        share = share.unsqueeze(-1)
-        return layer.join(x, torch.lerp(a, b, share), torch.lerp(b, a, share), -2)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-        ctx.save_for_backward(inputs[0], inputs[1])
-        ctx.layer = inputs[2]
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple:  # pyright: ignore
-        x, share = ctx.saved_tensors
-        to_x = _Mix.apply(grad, share, ctx.layer) if ctx.needs_input_grad[0] else None
-        (a, b), (to_a, to_b) = ctx.layer.split(x, -2), ctx.layer.split(grad, -2)
-        return to_x, torch.linalg.vecdot(to_a - to_b, b - a), None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple, x: Tensor, share: Tensor, layer: Layer) -> tuple:
-        x, share = (
-            t.movedim(d, 0) if d is not None else t.expand(info.batch_size, *t.shape)
-            for t, d in zip((x, share), in_dims, strict=False)
-        )
-        return _Mix.apply(x, share, layer), 0  # pyright: ignore
-
-
-def _mix(x: Tensor, share: Tensor, layer: Layer) -> Tensor:
-    batch = torch.broadcast_shapes(x.shape[:-2], share.shape[:-2])
-    x, share = x.expand(*batch, *x.shape[-2:]), share.expand(*batch, *share.shape[-2:])
-    return _Mix.apply(x, share.to(x.dtype), layer)  # pyright: ignore
-
-
-# -- the network -----------------------------------------------------------------------------------
-
-
 class Network:
     """Layers for lists of n items, where the items stand, and by how much their pairs swap.
 
@@ -209,8 +111,8 @@ class Network:
         n, device = ordered.n, ordered.scores.device
         self.swap, self.ordered = swap, ordered
         self.bitonic = kind == "bitonic"
-        self.layers = _bitonic(n) if self.bitonic else _odd_even(n)
-        self.width = _power(n) if self.bitonic else n
+        self.layers = bitonic(n) if self.bitonic else odd_even(n)
+        self.width = next_power(n) if self.bitonic else n
         item = slot = torch.arange(n, device=device)
         self.count = torch.tensor([n], device=device)
         if ordered.mask is not None:  # present items take the first slots
@@ -227,7 +129,7 @@ class Network:
         wires = torch.arange(self.width, device=device)
         self.live = (wires >= spare) & (wires < end)  # (..., width)
         self.full = ordered.mask is None and self.width == n
-        self._shares: list[Tensor] | None = None
+        self._shares: dict[bool, list[Tensor]] = {}  # apart by whether gradients were on
 
     def _end(self) -> Tensor:
         """The wire after the last item present: they sort as a shorter list would."""
@@ -243,9 +145,10 @@ class Network:
 
     def shares(self) -> list[Tensor]:
         """By how much the pairs of each layer swap, `(..., runs, distance)`, in float64."""
-        if self._shares is None:
-            self._shares = self._compare()
-        return self._shares
+        differentiable = self.ordered.differentiable
+        if differentiable not in self._shares:
+            self._shares[differentiable] = self._compare()
+        return self._shares[differentiable]
 
     def _compare(self) -> list[Tensor]:
         o = self.ordered
@@ -253,9 +156,9 @@ class Network:
             return []
         poison = torch.where(o.scores.isnan().any(-1, keepdim=True), torch.nan, 0.0)
         x, far = o.scores.to(o.exact), o.scores.isinf()
-        # From the largest score, so that an offset of the scores costs no digits.
-        top = x.detach().masked_fill(far, -torch.inf).amax(-1, keepdim=True)
-        centred = x.masked_fill(far, 0.0) - top.masked_fill(top.isinf(), 0.0)
+        # From the median, so that neither an offset of the scores nor a few large ones cost digits.
+        middle = x.detach().masked_fill(far, torch.nan).nanmedian(-1, keepdim=True).values
+        centred = x.masked_fill(far, 0.0) - middle.nan_to_num()
         scaled = (centred / o.tau).clamp(-ENDLESS, ENDLESS)
         x = torch.where(far, FAR * x.detach().sign(), scaled) + poison
         x = _take(x, self.item_of_wire, -1)
@@ -269,9 +172,9 @@ class Network:
             if hard is not None:
                 share = torch.where(hard, (wrong > 0).to(x.dtype) + poison.unsqueeze(-1), share)
             if not self.full:
-                live, also = layer.split(self.live, -1)
-                need = True if o.mask is None else (self.count > layer.longer).unsqueeze(-1)
-                share = share * (live & also & need)
+                share = share * torch.logical_and(*layer.split(self.live, -1))
+            if o.mask is not None:
+                share = share * (self.count > layer.longer).unsqueeze(-1)
             shares.append(share)
             x = layer.join(x, torch.lerp(a, b, share), torch.lerp(b, a, share))
         return shares
@@ -280,14 +183,14 @@ class Network:
         """What stands on the wires `(..., width, d)` after all layers."""
         x = self._for_all(x)
         for layer, share in zip(self.layers, self.shares(), strict=True):
-            x = _mix(x, share, layer)
+            x = mix(x, share, layer)
         return x
 
     def apply_back(self, x: Tensor) -> Tensor:
         """The transpose of `apply`."""
         x = self._for_all(x)
         for layer, share in zip(reversed(self.layers), reversed(self.shares()), strict=True):
-            x = _mix(x, share, layer)
+            x = mix(x, share, layer)
         return x
 
     def _for_all(self, x: Tensor) -> Tensor:
@@ -319,11 +222,10 @@ class Network:
         for size in shares:
             merge = torch.ones(*self.ordered.batch, self.width, 1, 1, **like)
             for share in shares[size]:
-                upper, lower = merge.unflatten(-3, (-1, 2)).unbind(-3)
-                swap, keep = share.unsqueeze(-2), 1 - share.unsqueeze(-2)
-                upper = torch.cat([upper * keep, upper * swap], -1)
-                lower = torch.cat([lower * swap, lower * keep], -1)
-                merge = torch.cat([upper, lower], -2)
+                both = torch.stack([1 - share, share], -2)  # (..., pairs, 2, distance)
+                both = torch.stack([both, both.flip(-2)], -3).flatten(-4, -3).unsqueeze(-3)
+                merge = (merge.unsqueeze(-2) * both).flatten(-2)  # columns of both runs
+                merge = merge.unflatten(-3, (-1, 2)).flatten(-3, -2)
             upper, lower = runs.unflatten(-3, (-1, 2)).unbind(-3)
             skip = spare if 2 * size == self.width else 0
             left, right = merge[..., skip:, :].split(size, -1)
@@ -334,7 +236,7 @@ class Network:
 class NetworkPermutation(WrittenPermutation):
     """The relaxed permutation of a sorting network: products pass through its layers."""
 
-    _kernel: Network
+    _kernel: Network  # pyright: ignore
 
     def _product(self, x: Tensor) -> Tensor:
         if x.dim() == 1:

@@ -17,6 +17,9 @@ from .matrix_free import BandOperator
 from .neuralsort_matrix import neuralsort_matrix, untie
 from .ordering import Ordered, tie_groups
 
+# Gaps in units of tau, by how many digits of float64 their sums leave to the others.
+NARROW, WIDE = 1e4, 1e12
+
 
 def neuralsort(
     scores: Tensor, *, tau: float | Tensor = 1.0, mask: Tensor | None = None
@@ -80,10 +83,15 @@ class NeuralSortKernel:
         own = torch.arange(rows, device=place.device).expand_as(place)
         gaps = ordered.open_gaps
         walls = gaps.isinf()
-        distance, moment = _prefixes(gaps.masked_fill(walls, 0.0), index)
+        # Wide gaps apart from narrow ones, whose sums they would absorb.
+        near = gaps < NARROW
+        far = ~near & (gaps < WIDE)
+        parts = [_prefixes(torch.where(part, gaps, 0.0), index) for part in (near, far)]
+        parts.append(_prefixes(gaps.masked_fill(near | far | walls, 0.0), index))
 
-        def value(j: Tensor) -> Tensor:
-            return moment.gather(-1, j) - 2 * index[:rows] * distance.gather(-1, j)
+        def between(distance: Tensor, moment: Tensor) -> Tensor:
+            moved = distance.gather(-1, place) - distance.gather(-1, own)
+            return moment.gather(-1, place) - moment.gather(-1, own) - 2 * index[:rows] * moved
 
         # The same in the scores, with sign(0) = 0 among ties: linear, so only its gradient counts.
         first, last = tie_groups(gaps)
@@ -97,7 +105,8 @@ class NeuralSortKernel:
             slope = both.gather(-1, j) - 2 * index[:rows]
             return slope * s.gather(-1, j) + (smaller - larger).gather(-1, j)
 
-        fall = straight_through(value(place) - value(own), carrier(own) - carrier(place))
+        value = sum((between(*part) for part in parts[1:]), between(*parts[0]))
+        fall = straight_through(value, carrier(own) - carrier(place))
         room = pad(walls[..., :-1].cumsum(-1), (1, 0))
         beyond = room.gather(-1, place) != room.gather(-1, own)
         return ordered.shrink(fall).masked_fill(beyond, torch.inf)

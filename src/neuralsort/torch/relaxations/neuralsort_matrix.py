@@ -8,19 +8,19 @@ from torch import Tensor
 from torch.nn.functional import pad, threshold
 
 from ..permutation import matmul
-from .ordering import WALL, Ordered, tie_groups
+from .ordering import Ordered, tie_groups
 
 # Lists up to this length are compared pair by pair: fewer operations than sorting them.
 PAIRWISE = 32
-# Scores beyond this many temperatures would overflow there: they are as good as infinite.
-ENDLESS = 1e290
+# Scores may be this many temperatures large there: sums over pairs round by 1e-16 of them.
+WIDEST = 1e4
 # Entries of the largest float64 temporary of the sorted form.
 CHUNK = 1 << 18
 
 
 def neuralsort_matrix(ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
     """The first rows of NeuralSort's matrix, `(..., rows, n)`."""
-    if 0 < ordered.n <= PAIRWISE and ordered.mask is None and not ordered.tempered:
+    if _may_compare_pairs(ordered):
         return _pairwise(ordered, dtype, rows)
     unit, gaps = ordered.unit(), ordered.gaps
     unit = gaps.new_zeros(()) if unit is None else unit
@@ -38,6 +38,23 @@ def _to_logits(matrix: Tensor, grad: Tensor) -> Tensor:
     return torch.addcmul(weighted, matrix, weighted.sum(-1, keepdim=True), value=-1)
 
 
+def _may_compare_pairs(ordered: Ordered) -> bool:
+    """Whether lists are short and their scores neither infinite nor large.
+
+    Asked on the CPU alone: reading a value would stall an accelerator.
+    """
+    short = 0 < ordered.n <= PAIRWISE and ordered.scores.numel() > 0
+    plain = ordered.mask is None and not isinstance(ordered.tau, Tensor)
+    readable = ordered.scores.device.type == "cpu" and not torch.compiler.is_compiling()
+    if not (short and plain and readable):
+        return False
+    try:
+        largest = float(ordered.scores.detach().abs().max())
+    except RuntimeError:  # vmap hides values
+        return False
+    return largest < WIDEST * ordered.tau
+
+
 def _pairwise(ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
     """The matrix of short lists as the equation has it, but in float64.
 
@@ -47,11 +64,6 @@ def _pairwise(ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
     s = ordered.scores.to(ordered.exact)
     if ordered.tau != 1:
         s = s / ordered.tau
-    fixed = s.detach()
-    size = fixed.abs()
-    endless = size >= ENDLESS
-    wall = size.masked_fill_(endless, 0.0).amax(-1, keepdim=True).add_(WALL)
-    s = torch.where(endless, torch.copysign(wall, fixed), s)
     if dtype == s.dtype:  # an offset of the scores would cost digits
         s = s - s.detach().narrow(-1, 0, 1)
     row = s.unsqueeze(-2)

@@ -59,9 +59,18 @@ class Ordered:
         return isinstance(self.tau, Tensor)
 
     @property
+    def differentiable(self) -> bool:
+        """Whether what is computed now has a gradient, and must not come from a time without."""
+        tensors = [x for x in (self.scores, self.tau) if isinstance(x, Tensor)]
+        return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+
+    @property
     def values(self) -> Tensor:
         """Sorted scores, `(..., n)`."""
-        return self._sort()[0]
+        values, perm, _ = self._sort()
+        if self.differentiable and not values.requires_grad:  # sorted when gradients were off
+            return self.scores.gather(-1, perm)
+        return values
 
     @property
     def perm(self) -> Tensor:
@@ -95,7 +104,7 @@ class Ordered:
         gaps = torch.where(above == below, 0.0, above - below)  # equal infinities are a tie
         gaps = gaps / self._scale()
         if self.hard is not None:
-            gaps = gaps.masked_fill(self.hard, torch.inf)
+            gaps = gaps.masked_fill(self.hard & ~gaps.isnan(), torch.inf)
         if absent is not None:
             gaps = gaps.masked_fill(absent[..., 1:], torch.inf)
         if self.n:

@@ -273,18 +273,19 @@ class TransportKernel:
 
     def __init__(self, iterations: int, tolerance: float | None) -> None:
         self.iterations, self.tolerance = iterations, tolerance
-        self._log: Tensor | None = None
+        self._logs: dict[bool, Tensor] = {}  # apart by whether gradients were on
 
     def log_matrix(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
-        if self._log is None:
+        differentiable = ordered.differentiable
+        if differentiable not in self._logs:
             n, batch = ordered.n, ordered.batch
             column = torch.arange(n, device=ordered.scores.device)
             column = column.view(n, *[1] * len(batch), 1).expand(n, *batch, n)
             fall = NeuralSortKernel().fall(ordered.expand(torch.Size((n, *batch))), column)
             log = _balanced(-fall.movedim(0, -1).to(dtype), self.iterations, self.tolerance)
             by_item = log.gather(-1, ordered.rank().unsqueeze(-2).expand(log.shape))
-            self._log = by_item + ordered.poison().unsqueeze(-1).to(dtype)
-        return self._log[..., :rows, :]
+            self._logs[differentiable] = by_item + ordered.poison().unsqueeze(-1).to(dtype)
+        return self._logs[differentiable][..., :rows, :]
 
     def matrix(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
         return self.log_matrix(ordered, dtype, rows).exp()
@@ -292,6 +293,8 @@ class TransportKernel:
 
 class TransportPermutation(_FromLogarithms, WrittenPermutation):
     """The relaxed permutation of `sinkhorn_sort`."""
+
+    _kernel: TransportKernel
 
     def _log_matrix(self) -> Tensor:
         return self._kernel.log_matrix(self._ordered, working(self._dtype), self._rows)
@@ -304,8 +307,9 @@ def _balanced(log: Tensor, iterations: int, tolerance: float | None) -> Tensor:
     """Normalises rows and columns of exp(log) in turn, and at last the rows."""
     # Rows may be shifted by anything: from their largest entry, the exponents are small.
     log = log - log.detach().amax(-1, keepdim=True) if log.numel() else log
-    g = _Balance.apply(log, iterations, tolerance)[0] if iterations and log.numel() else 0.0
-    return torch.log_softmax(log if isinstance(g, float) else log + g.unsqueeze(-2), -1)
+    if iterations and log.numel():
+        log = log + _Balance.apply(log, iterations, tolerance)[0].unsqueeze(-2)  # pyright: ignore
+    return torch.log_softmax(log, -1)
 
 
 class _Balance(torch.autograd.Function):
