@@ -68,11 +68,16 @@ def _pairwise(ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
         s = s - s.detach().narrow(-1, 0, 1)
     row = s.unsqueeze(-2)
     fixed = row.detach()
-    signs = (fixed.mT - fixed).sign_()
+    apart = fixed.mT - fixed
     n = s.shape[-1]
-    coefficient = torch.arange(n - 1, n - 1 - 2 * rows, -2, dtype=s.dtype, device=s.device)
-    slope = coefficient.unsqueeze(-1) - signs.sum(-1).unsqueeze(-2)
-    logits = torch.addcmul((signs * row).sum(-1).unsqueeze(-2), slope, row)
+    slope = torch.arange(n - 1, n - 1 - 2 * rows, -2, dtype=s.dtype, device=s.device).unsqueeze(-1)
+    if ordered.differentiable:
+        signs = apart.sign_()
+        slope = slope - signs.sum(-1).unsqueeze(-2)
+        level = (signs * row).sum(-1)
+    else:
+        level = -apart.abs_().sum(-1)
+    logits = torch.addcmul(level.unsqueeze(-2), slope, row)
     return torch.softmax(logits - logits.detach().amax(-1, keepdim=True), -1, dtype=dtype)
 
 
