@@ -616,6 +616,8 @@ def test_report_is_rendered_from_lines_alone(tmp_path):
         for method in methods:
             folder = tmp_path / f"{study.name}-{method}"
             run(study, small(kind, tmp_path, method=method, run=folder, results=results))
+    # Lines of other studies stand in the same folder, and have other keys.
+    (results / "others.jsonl").write_text('{"study": "gradients", "method": "rebar", "n": 5}\n')
     page = report.write_report(results, tmp_path / "report")
     text, markdown = page.read_text(), (page.parent / "report.md").read_text()
     for name in ("Deterministic NeuralSort", "Vanilla", "Constant"):

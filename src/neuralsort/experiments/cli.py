@@ -14,6 +14,8 @@ from .checkpoint import CheckpointError
 from .median import MedianConfig
 from .plan import ConfigError
 from .quickstart import quickstart
+from .ranking import RankingConfig
+from .ranking import run as run_ranking
 from .report import write_report
 from .reproduction import reproduce
 from .sorting import SortConfig
@@ -39,6 +41,14 @@ def train_sort(config: tyro.conf.OmitArgPrefixes[SortConfig]) -> None:
 def train_median(config: tyro.conf.OmitArgPrefixes[MedianConfig]) -> None:
     """Learn to predict the median of images of large numbers from lists with their median."""
     _tell(run(STUDIES["median"].study, config))
+
+
+@train.command(name="rank")
+def train_rank(config: tyro.conf.OmitArgPrefixes[RankingConfig]) -> None:
+    """Learn to rank documents by relevance on one fold of MQ2008."""
+    line = run_ranking(config)
+    print(f"rank {line['method']}, {line['data']}, fold {line['fold']}:")
+    _tell_metrics(line)
 
 
 @app.command(name="evaluate")
@@ -118,11 +128,15 @@ def check(
 def _tell(line: dict[str, Any]) -> None:
     """Prints what a run came to."""
     print(f"{line['study']} {line['method']}, {line['data']}, n = {line['n']}, {line['recipe']}:")
+    _tell_metrics(line)
+    print(f"  {line['steps']} steps in {line['wall_seconds'] / 60:.1f} minutes")
+
+
+def _tell_metrics(line: dict[str, Any]) -> None:
     for name, value in line["metrics"].items():
         low, high = line["intervals"].get(name, (None, None))
         interval = "" if low is None else f"   95 % interval {low:.4g} to {high:.4g}"
-        print(f"  {name:<14}{value:<10.4g}{interval}")
-    print(f"  {line['steps']} steps in {line['wall_seconds'] / 60:.1f} minutes")
+        print(f"  {name:<20}{value:<10.4g}{interval}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

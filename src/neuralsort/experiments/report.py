@@ -60,7 +60,7 @@ def write_report(results: Path, out: Path) -> Path:
     Raises:
         ConfigError: If there is nothing to show.
     """
-    lines = [one for one in tables.latest(record.read(results)) if one["study"] in figures.CHOSEN]
+    lines = tables.latest([one for one in record.read(results) if one["study"] in figures.CHOSEN])
     if not lines:
         raise ConfigError(f"There are no lines of results in {results}. Train something first.")
     sources = sorted({line["data"] for line in lines}, reverse=True)
