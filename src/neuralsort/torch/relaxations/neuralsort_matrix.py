@@ -67,16 +67,15 @@ def _pairwise(ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
     if dtype == s.dtype:  # an offset of the scores would cost digits
         s = s - s.detach().narrow(-1, 0, 1)
     row = s.unsqueeze(-2)
-    fixed = row.detach()
-    apart = fixed.mT - fixed
     n = s.shape[-1]
     slope = torch.arange(n - 1, n - 1 - 2 * rows, -2, dtype=s.dtype, device=s.device).unsqueeze(-1)
     if ordered.differentiable:
-        signs = apart.sign_()
+        fixed = row.detach()
+        signs = (fixed.mT - fixed).sign_()
         slope = slope - signs.sum(-1).unsqueeze(-2)
         level = (signs * row).sum(-1)
-    else:
-        level = -apart.abs_().sum(-1)
+    else:  # fewer operations, and right in forward mode, but slower to differentiate backwards
+        level = -(row.mT - row).abs().sum(-1)
     logits = torch.addcmul(level.unsqueeze(-2), slope, row)
     return torch.softmax(logits - logits.detach().amax(-1, keepdim=True), -1, dtype=dtype)
 
