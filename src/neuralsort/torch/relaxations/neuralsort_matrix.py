@@ -43,10 +43,11 @@ def _may_compare_pairs(ordered: Ordered) -> bool:
 
     Asked on the CPU alone: reading a value would stall an accelerator.
     """
+    if ordered.mask is not None or isinstance(ordered.tau, Tensor):
+        return False
     short = 0 < ordered.n <= PAIRWISE and ordered.scores.numel() > 0
-    plain = ordered.mask is None and not isinstance(ordered.tau, Tensor)
     readable = ordered.scores.device.type == "cpu" and not torch.compiler.is_compiling()
-    if not (short and plain and readable):
+    if not (short and readable):
         return False
     try:
         largest = float(ordered.scores.detach().abs().max())
