@@ -391,6 +391,11 @@ CASES = {
         ValueError,
         r"score_function_loss.*one shape.*\(2,\) and \(3,\)",
     ),
+    "costs that are whole numbers": (
+        lambda: ns.score_function_loss(torch.zeros(2), torch.tensor([1, 2])),
+        TypeError,
+        r"cost.*floating-point.*int64.*float\(\)",
+    ),
     "a cost per batch": (
         lambda: ns.estimators.exact_expectation(lambda P: P.to_dense().sum(), S),
         ValueError,

@@ -406,6 +406,41 @@ def test_cross_entropy_is_infinite_where_the_weight_is_zero():
     assert not gradient(loss, scores).isnan().any()
 
 
+def test_topk_cross_entropy_is_infinite_for_a_label_that_is_ruled_out():
+    logits = torch.randn(2, 4, requires_grad=True)
+    mask = torch.tensor([True, True, False, True])
+    loss = ns.topk_cross_entropy(
+        logits, torch.tensor([2, 0]), k=2, tau=0.5, mask=mask, reduction="none"
+    )
+    assert loss[0] == torch.inf
+    grad = gradient(loss.sum(), logits)
+    assert (grad[0] == 0).all()
+    assert grad[1].isfinite().all()
+    assert grad[1].any()
+
+
+@pytest.mark.parametrize(
+    "loss", [ns.kendall_loss, ns.spearman_loss, ns.approx_ndcg, ns.ranknet_loss]
+)
+def test_a_nan_in_the_target_spoils_its_own_list_only(loss):
+    x = torch.randn(3, 4)
+    target = torch.tensor([[0.0, 1.0, 2.0, 3.0]]).repeat(3, 1)
+    target[1, 2] = torch.nan
+    each = loss(x, target, tau=1.0, reduction="none")
+    assert each.isnan().tolist() == [False, True, False]
+    mask = ~target.isnan()
+    assert loss(x, target, tau=1.0, mask=mask).isfinite()
+
+
+@pytest.mark.parametrize("loss", [ns.neural_ndcg, ns.approx_ndcg])
+def test_enormous_relevance_does_not_overflow(loss):
+    scores = torch.tensor([0.1, 0.2, 0.3], requires_grad=True)
+    value = loss(scores, torch.tensor([200, 0, 199]), tau=0.1)
+    wanted = loss(scores.double(), torch.tensor([200, 0, 199]), tau=0.1)
+    torch.testing.assert_close(value, wanted.float())
+    assert gradient(value, scores).isfinite().all()
+
+
 def test_cross_entropy_sees_log_weights_far_below_the_smallest_number():
     scores = torch.tensor([0.0, 1e4, 2e4], requires_grad=True)
     loss = ns.permutation_cross_entropy(ns.neuralsort(scores), torch.tensor([0, 1, 2]))

@@ -165,6 +165,13 @@ def test_metrics_carry_no_gradient_and_reduce_over_lists(metric):
     torch.testing.assert_close(metric(scores, relevance, reduction="sum"), each.sum())
 
 
+def test_ndcg_of_enormous_relevance():
+    scores, relevance = torch.tensor([0.1, 0.2, 0.3]), torch.tensor([2000.0, 0.0, 1999.0])
+    # Only the two large gains count: 1/2 for the first place and 1 for the third, against the best.
+    found, ideal = 0.5 / np.log2(2) + 1 / np.log2(4), 1 / np.log2(2) + 0.5 / np.log2(3)
+    assert metrics.ndcg(scores, relevance).item() == pytest.approx(found / ideal, rel=1e-6)
+
+
 @pytest.mark.parametrize("metric", [*ON_RELEVANCE, metrics.spearman])
 def test_a_nan_spoils_its_own_list_only(metric):
     scores, relevance = ranked(3, 5)

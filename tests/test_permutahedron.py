@@ -128,7 +128,7 @@ def test_results_lie_on_the_permutahedron(kind):
 def test_strength_zero_is_the_hard_one(name, kind):
     x = torch.tensor([[3.0, 1.0, 3.0, 2.0, 3.0, 1.0], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]])
     hard = scipy.stats.rankdata(x.numpy(), axis=-1) if name == "rank" else np.sort(x.numpy(), -1)
-    for strength in (0, 0.0, 1e-12):
+    for strength in (0, 0.0, 1e-12, 1e-17, 1e-300, 5e-324):
         actual = FUNCTIONS[name](x, strength=strength, regularization=kind)
         torch.testing.assert_close(actual, torch.from_numpy(hard).float())
     x.requires_grad_()

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -50,7 +51,7 @@ def tau(value: float | Tensor, scores: Tensor) -> float | Tensor:
                 "For a batch of temperatures use tau.unsqueeze(-1)."
             )
         return value
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(
             f"`tau` expects a number or a tensor, got {type(value).__name__}. "
             "Pass a float such as 1.0, or a 0-d tensor to learn it."
@@ -489,6 +490,11 @@ def costs(value: Tensor, shape: torch.Size) -> Tensor:
 
 def sampled_costs(cost: Tensor, log_prob: Tensor) -> None:
     """Costs and log-probabilities of the same samples."""
+    if not cost.is_floating_point():
+        raise TypeError(
+            f"`cost` expects a floating-point tensor, got {cost.dtype}. "
+            "Convert it with cost.float()."
+        )
     if cost.shape != log_prob.shape or cost.dim() == 0:
         raise ValueError(
             f"`score_function_loss(log_prob, cost)` expects two tensors of one shape (S, ...), got "

@@ -173,7 +173,8 @@ def topk_cross_entropy(
         reduction: `"mean"` or `"sum"` over lists, or `"none"`.
 
     Returns:
-        A scalar, or one loss per list for `"none"`.
+        A scalar, or one loss per list for `"none"`. A label that the mask rules out costs infinity,
+        without gradient.
 
     Raises:
         TypeError: If `logits` is not floating point or `labels` not integer.
@@ -199,7 +200,10 @@ def topk_cross_entropy(
     everywhere = labels.unsqueeze(-1).expand(*labels.shape, rows)
     log_weight = _log_prob(P, everywhere, mask, absent=-torch.inf)
     log_share = torch.tensor(at_least, dtype=log_weight.dtype, device=logits.device).log()
-    loss = -torch.logsumexp(log_weight + log_share, -1)
+    log_weight = log_weight + log_share
+    never = log_weight.isneginf().all(-1, keepdim=True)  # where logsumexp has NaN for a gradient
+    loss = -torch.logsumexp(log_weight.masked_fill(never, 0.0), -1)
+    loss = loss.masked_fill(never.squeeze(-1), torch.inf)
     if mask is not None:
         loss = torch.where(mask.any(-1), loss, 0.0)
     return reduced(loss.to(logits.dtype), reduction)

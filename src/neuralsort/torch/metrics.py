@@ -83,10 +83,22 @@ def _places(perm: Tensor, target: Tensor, mask: Tensor | None) -> tuple[Tensor, 
 # -- rankings by relevance -------------------------------------------------------------------------
 
 
+LARGE = 64
+"""A relevance whose gain is in range for every dtype, also summed and squared."""
+
+
 def gains(relevance: Tensor, mask: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """What an item is worth, 2^relevance - 1; nothing if it is absent."""
-    worth = torch.exp2(relevance.to(dtype)) - 1
-    return worth if mask is None else torch.where(mask, worth, 0.0)
+    """What an item is worth, 2^relevance - 1; nothing if it is absent.
+
+    Lists with a relevance past `LARGE` count in a larger unit, where nothing overflows.
+    """
+    relevance = relevance.to(dtype)
+    if mask is not None:
+        relevance = torch.where(mask, relevance, 0.0)
+    if not relevance.shape[-1]:
+        return relevance
+    unit = (relevance.amax(-1, keepdim=True) - LARGE).clamp(min=0)
+    return torch.exp2(relevance - unit) - torch.exp2(-unit)
 
 
 def discounts(k: int, like: Tensor) -> Tensor:

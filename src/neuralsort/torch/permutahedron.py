@@ -26,6 +26,9 @@ from .relaxations.ordering import share_ties, tie_groups
 # pair by pair, each pair once, so that no list takes quadratic time.
 ROUNDS = 8
 
+# Strengths below this one, but not 0, count as it: they are as good as 0, and would overflow.
+WEAKEST = 1e-290
+
 REGULARIZATIONS = {"l2": "quadratic", "kl": "entropic"}
 
 
@@ -77,7 +80,7 @@ def fast_soft_sort(
     sign = 1 if descending else -1
     s = sign * _exact(x.movedim(dim, -1)).sort(-1, descending=descending).values
     if strength > 0:
-        z = _countdown(s) / strength
+        z = _countdown(s) / max(strength, WEAKEST)
         soft = _project(z, s.masked_fill(s.isinf(), 0.0), entropic, _walls(s))
         s = torch.where(s.isinf(), s, soft)
     return _spoil(sign * s, x.movedim(dim, -1)).to(x.dtype).movedim(-1, dim)
@@ -132,7 +135,7 @@ def fast_soft_rank(
     s, perm = _exact(-lists if descending else lists).sort(-1, descending=True)
     w = _countdown(s)
     if strength > 0 or not s.shape[-1]:
-        s = s / (strength or 1.0)
+        s = s / (max(strength, WEAKEST) if strength else 1.0)
         z = s.masked_fill(s.isinf(), 0.0)
         y = _project(z, w.log() if entropic else w, entropic, _walls(s))
         y = y.exp() if entropic else y
@@ -198,8 +201,10 @@ class _Blocks(torch.autograd.Function):
     def forward(z: Tensor, w: Tensor, walls: Tensor, entropic: bool) -> Tensor:
         pool = (_EntropicPool if entropic else _QuadraticPool)(z.reshape(-1), w.reshape(-1))
         start, wall = torch.arange(z.numel(), device=z.device), walls.reshape(-1)
-        for _ in range(ROUNDS):
+        for turn in range(ROUNDS):
             keep = _in_order(pool.value) | wall
+            if turn == 0:  # ties stay together also where z is so large that w drowns in it
+                keep &= _apart(z.reshape(-1)) | wall
             if keep.all():
                 break
             pool.merge(keep)
@@ -277,6 +282,11 @@ def _run_sums(x: Tensor, keep: Tensor) -> Tensor:
     """Sums `(k, m)` over runs that begin where `keep` is true."""
     run = keep.cumsum(0) - 1
     return x.new_zeros(len(x), int(run[-1]) + 1).index_add_(1, run, x)
+
+
+def _apart(z: Tensor) -> Tensor:
+    """Whether each entry differs from the one before."""
+    return pad(z[1:] != z[:-1], (1, 0), value=True)[: len(z)]
 
 
 def _in_order(value: Tensor) -> Tensor:

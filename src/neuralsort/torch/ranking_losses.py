@@ -305,7 +305,11 @@ def _mean_over_decided(cost: Tensor, order: Tensor, mask: Tensor | None) -> Tens
     if mask is not None:
         decided = decided & mask.unsqueeze(-1) & mask.unsqueeze(-2)
     total = cost.masked_fill(~decided, 0.0).sum((-1, -2))
-    return total / decided.sum((-1, -2)).clamp(min=1)
+    unknown = order != order  # NaN, which no comparison decides
+    if mask is not None:
+        unknown = unknown & mask
+    mean = total / decided.sum((-1, -2)).clamp(min=1)
+    return mean.masked_fill(unknown.any(-1), torch.nan)
 
 
 def _one_minus_share(found: Tensor, ideal: Tensor) -> Tensor:
