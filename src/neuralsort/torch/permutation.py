@@ -385,13 +385,12 @@ def _add_gradient(value: Tensor, soft: Tensor) -> Tensor:
 
 def _row_argmax(matrix: Tensor) -> Tensor:
     """Row-wise argmax; ties go to the smallest item that no earlier row has, else the smallest."""
-    rows, n = matrix.shape[-2:]
-    if n == 0:
+    if not matrix.numel():
         return torch.zeros(matrix.shape[:-1], dtype=torch.int64, device=matrix.device)
     tied = matrix == matrix.amax(-1, keepdim=True)
     used = torch.zeros_like(tied[..., 0, :])
     picks = []
-    for i in range(rows):
+    for i in range(matrix.shape[-2]):
         row = tied[..., i, :]
         free = row & ~used
         best = torch.where(free.any(-1, keepdim=True), free, row).int().argmax(-1, keepdim=True)
