@@ -23,13 +23,15 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(map(text, lines))
 
 
-def _milliseconds(seconds: float | None) -> str:
+def milliseconds(seconds: float | None) -> str:
+    """A time, or a dash where there is none."""
     if seconds is None:
         return "-"
     return f"{seconds * 1e3:.3f}" if seconds < 0.01 else f"{seconds * 1e3:,.1f}"
 
 
-def _ratio(above: float | None, below: float | None) -> str:
+def ratio_of(above: float | None, below: float | None) -> str:
+    """One time over another, or a dash where one is missing."""
     if above is None or below is None:
         return "-"
     ratio = above / below
@@ -69,11 +71,11 @@ def speed_table(measurements: Iterable[Measurement]) -> str:
                 some.contender,
                 CONTENDERS[some.contender].gives,
                 "-" if some.contender == FLOOR else f"{some.tau:g}",
-                _milliseconds(forward),
-                _ratio(forward, floor),
-                _milliseconds(both),
-                _ratio(both, floor),
-                _ratio(first.get((FORMULA, *size, BOTH)), both),
+                milliseconds(forward),
+                ratio_of(forward, floor),
+                milliseconds(both),
+                ratio_of(both, floor),
+                ratio_of(first.get((FORMULA, *size, BOTH)), both),
                 _mebibytes(value.get(("bytes", FORWARD))),
                 _mebibytes(value.get(("bytes", BOTH))),
             )

@@ -1,0 +1,124 @@
+"""`python -m benchmarks.pages`: the tables of the docs, from the lines in `results/`."""
+
+import json
+import sys
+from collections.abc import Iterable
+from dataclasses import fields
+from pathlib import Path
+
+from benchmarks.bars import BOTH, FORWARD, MILLION
+from benchmarks.record import Measurement
+from benchmarks.table import (
+    FLOOR,
+    accuracy_table,
+    bars_table,
+    markdown,
+    milliseconds,
+    notes,
+    ratio_of,
+    speed_table,
+)
+
+ROOT = Path(__file__).parent.parent
+LINES = ROOT / "results" / "benchmarks" / "sorting.jsonl"
+STUDY = ROOT / "results" / "sort.jsonl"
+
+CONTENDERS = {
+    "neuralsort": ("ours-dense", "ours-sort"),
+    "softsort": ("softsort", "softsort-sort"),
+    "lapsum": ("lapsum", "lapsum-sort"),
+    "sinkhorn_sort": ("sinkhorn_sort", None),
+    "odd_even_network": ("odd_even_network", None),
+    "bitonic_network": ("bitonic_network", "bitonic-sort"),
+    "fast_soft_sort": (None, "fast_soft_sort"),
+    "fast_soft_rank": (None, "fast_soft_rank"),
+}
+"""Who measures the matrix of a method, and who its sorted values."""
+
+
+def read(path: Path) -> list[Measurement]:
+    """The measurements of a file of lines."""
+    names = [field.name for field in fields(Measurement)]
+    lines = (json.loads(text) for text in path.read_text().splitlines())
+    return [Measurement(**{name: line[name] for name in names}) for line in lines]
+
+
+def prices(measurements: Iterable[Measurement]) -> str:
+    """What each relaxation costs, forward and backward."""
+    seconds = {
+        (one.contender, one.batch, one.n, one.mode): one.value
+        for one in measurements
+        if one.kind == "seconds" and one.tau == 1.0
+    }
+    floor = seconds[FLOOR, 1, MILLION, FORWARD]
+    rows = (
+        (
+            f"`{name}`",
+            milliseconds(seconds.get((matrix, 100, 100, BOTH))),
+            ratio_of(seconds.get((values, 1, MILLION, BOTH)), floor),
+        )
+        for name, (matrix, values) in CONTENDERS.items()
+    )
+    header = ("method", "matrices of 100 x 100 items, ms", "10^6 sorted values, over `torch.sort`")
+    return markdown(header, rows)
+
+
+def learned(lines: Iterable[dict]) -> str:
+    """What each method of the study of sorting learned from lists of five numbers of MNIST."""
+    best: dict[tuple[str, str], dict] = {}
+    for line in lines:
+        if line["data"] == "mnist" and line["n"] == line["config"]["train_n"] == 5:
+            at = line["method"], line["recipe"]
+            best[at] = max(best.get(at, line), line, key=lambda x: x["validation"]["exact_match"])
+    rows = [
+        (
+            f"`{method}`",
+            recipe,
+            f"{line['steps']:,}",
+            f"{line['metrics']['exact_match']:.3f}",
+            f"{line['metrics']['element_wise']:.3f}",
+        )
+        for (method, recipe), line in best.items()
+    ]
+    rows.sort(key=lambda row: (row[1], -float(row[3])))
+    return markdown(("method", "recipe", "steps", "exact match", "element-wise"), rows)
+
+
+def replaced(text: str, mark: str, table: str) -> str:
+    """The text of a page with a table between the marks of that name."""
+    begin, end = f"<!-- {mark}: begin -->", f"<!-- {mark}: end -->"
+    before, rest = text.split(begin)
+    return f"{before}{begin}\n\n{table}\n\n{end}{rest.split(end)[1]}"
+
+
+def pages() -> dict[Path, str]:
+    """The pages as they should be."""
+    measurements = read(LINES)
+    study = [json.loads(text) for text in STUDY.read_text().splitlines()]
+    tables = {
+        "relaxations.md": {"prices": prices(measurements), "learned": learned(study)},
+        "benchmarks.md": {
+            "bars": bars_table(measurements),
+            "speed": f"{speed_table(measurements)}\n\n{notes(measurements)}",
+            "accuracy": accuracy_table(measurements),
+        },
+    }
+    found = {}
+    for name, of_page in tables.items():
+        text = (ROOT / "docs" / name).read_text()
+        for mark, table in of_page.items():
+            text = replaced(text, mark, table)
+        found[ROOT / "docs" / name] = text
+    return found
+
+
+def main() -> int:
+    """Writes the pages."""
+    for path, text in pages().items():
+        path.write_text(text)
+        print(path.relative_to(ROOT))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
