@@ -625,3 +625,15 @@ def test_nll_maps_and_compiles():
         assert_near(mapped, eager, 1e-6)
         compiled = torch.compile(ns.plackett_luce_nll, backend="eager", fullgraph=True)
         assert torch.equal(compiled(logits, rows, reduction="none", **options), eager)
+
+
+def test_a_common_offset_does_not_swallow_the_noise_of_relaxed_samples():
+    logits = torch.tensor([[0.0, 2.0, 1.0], [3.0, 3.0, -1.0]])
+    here, there = (
+        ns.RelaxedPlackettLuce(0.5, logits + offset)
+        .rsample((50,), generator=torch.Generator().manual_seed(0))
+        .to_dense()
+        for offset in (0.0, 2.0**20)
+    )
+    torch.testing.assert_close(here, there, rtol=0, atol=0)
+    assert len({tuple(row) for row in here[:, 0].argmax(-1).tolist()}) > 1

@@ -357,7 +357,7 @@ class RelaxedPlackettLuce(Distribution):
         """
         shape = torch.Size((*sample_shape, *self.logits.shape))
         noise = gumbel(shape, device=self.logits.device, generator=generator)
-        return self.relax(self.logits + noise.to(self.logits.dtype), tau=self.tau)
+        return self.relax(_from_largest(self.logits) + noise.to(self.logits.dtype), tau=self.tau)
 
     def sample(
         self,
@@ -374,6 +374,14 @@ class RelaxedPlackettLuce(Distribution):
         tau = tuple(self.tau.shape) if isinstance(self.tau, Tensor) else self.tau
         relax = getattr(self.relax, "__name__", repr(self.relax))
         return f"RelaxedPlackettLuce(tau: {tau}, logits: {self.logits.shape}, relax: {relax})"
+
+
+def _from_largest(logits: Tensor) -> Tensor:
+    """Logits minus the largest of their list, so that a common offset does not swallow noise."""
+    if not logits.shape[-1]:
+        return logits
+    largest = logits.detach().amax(-1, keepdim=True)
+    return logits - torch.where(largest.isfinite(), largest, 0.0)
 
 
 def stochastic_neuralsort(
