@@ -1,0 +1,10 @@
+"""k-nearest neighbours with a learned representation, as scikit-learn estimators."""
+
+from .estimators import DifferentiableKNeighborsClassifier, DifferentiableKNeighborsRegressor
+from .storage import StorageError
+
+__all__ = [
+    "DifferentiableKNeighborsClassifier",
+    "DifferentiableKNeighborsRegressor",
+    "StorageError",
+]
