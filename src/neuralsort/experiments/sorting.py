@@ -15,9 +15,9 @@ from . import orderings
 from .data import Digits, Sequences
 from .intervals import bootstrap, wilson
 from .models import jitter
-from .options import PAPER_TAUS, StudyConfig
+from .options import PAPER_TAUS, ListConfig
 from .plan import Plan, fast_plan
-from .study import SequenceTask, Tested, images_for
+from .study import ListStudy, SequenceTask, Tested, images_for
 
 if TYPE_CHECKING:
     Method = str
@@ -30,7 +30,7 @@ EXAMPLES, LONGEST_EXAMPLE = 4, 9
 
 
 @dataclass(frozen=True)
-class SortConfig(StudyConfig):
+class SortConfig(ListConfig):
     """Learn to sort images of large numbers from lists with their order."""
 
     method: Method = "neuralsort"
@@ -98,11 +98,11 @@ class SortTask(SequenceTask):
         return {name: x.mean().item() for name, x in outcomes(model, self.validation).items()}
 
 
-class SortStudy:
+class SortStudy(ListStudy):
     """The study as the engine runs it."""
 
     name = "sort"
-    taus = {"paper": PAPER_TAUS, "fast": (0.5,)}
+    grid = {"paper": PAPER_TAUS, "fast": (0.5,)}
 
     def plan(self, config: SortConfig) -> Plan:
         """How the recipe trains lists of that length."""

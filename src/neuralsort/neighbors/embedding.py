@@ -27,14 +27,12 @@ class ResidualMLP(nn.Module):
         self.register_buffer("mean", torch.zeros(features))
         self.register_buffer("scale", torch.ones(()))
         self.linear = nn.Linear(features, features, bias=False)
+        last = nn.Linear(hidden, features, bias=False)
         self.network = nn.Sequential(
-            nn.Linear(features, hidden),
-            nn.ReLU(),
-            nn.Dropout(dropout),
-            nn.Linear(hidden, features, bias=False),
+            nn.Linear(features, hidden), nn.ReLU(), nn.Dropout(dropout), last
         )
         nn.init.eye_(self.linear.weight)
-        nn.init.zeros_(self.network[-1].weight)
+        nn.init.zeros_(last.weight)
 
     @torch.no_grad()
     def standardize(self, points: Tensor) -> None:

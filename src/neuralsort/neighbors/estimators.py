@@ -29,6 +29,8 @@ from .training import OPTIMIZERS, Schedule, train
 class _DifferentiableKNeighbors(TransformerMixin, BaseEstimator):
     """What classifier and regressor share: everything but the targets."""
 
+    n_features_in_: int
+    feature_names_in_: np.ndarray
     _numeric_targets: bool
     """Whether targets are numbers, of which a point may have several."""
 
@@ -154,14 +156,13 @@ class _DifferentiableKNeighbors(TransformerMixin, BaseEstimator):
         return network.to(self.device)
 
     def _train(self, points: Tensor, targets: Tensor, seed: int) -> list[dict[str, float]]:
-        held_out = None
+        spare_points, spare_targets = points[:0], targets[:0]
         if self.early_stopping:
-            rows = np.arange(len(points))
-            kept, held_out = train_test_split(
-                rows, test_size=self.validation_fraction, random_state=seed
+            kept, spare = train_test_split(
+                np.arange(len(points)), test_size=self.validation_fraction, random_state=seed
             )
-            points, held_out = points[kept], (points[held_out], targets[held_out].numpy())
-            targets = targets[kept]
+            spare_points, spare_targets = points[spare], targets[spare]
+            points, targets = points[kept], targets[kept]
         candidates = min(self.candidates, len(points))
         knn = DifferentiableKNN(
             min(self.n_neighbors, candidates - 1),
@@ -179,8 +180,8 @@ class _DifferentiableKNeighbors(TransformerMixin, BaseEstimator):
 
         def validate() -> float:
             index = Index(self._embed(points), kind="torch")
-            found = index.query(self._embed(held_out[0]), min(self.n_neighbors, len(points)))
-            return self._score_of(self._answer(*found, targets.numpy()), held_out[1])
+            found = index.query(self._embed(spare_points), min(self.n_neighbors, len(points)))
+            return self._score_of(self._answer(found, targets.numpy()), spare_targets.numpy())
 
         with Progress(type(self).__name__, self.epochs, show=self.verbose) as progress:
             return train(
@@ -190,7 +191,7 @@ class _DifferentiableKNeighbors(TransformerMixin, BaseEstimator):
                 points.to(self.device),
                 targets.to(self.device),
                 schedule,
-                validate=None if held_out is None else validate,
+                validate=validate if self.early_stopping else None,
                 report=progress.advance,
             )
 
@@ -293,9 +294,7 @@ class _DifferentiableKNeighbors(TransformerMixin, BaseEstimator):
         """The loss of a batch."""
 
     @abstractmethod
-    def _answer(
-        self, distances: np.ndarray, indices: np.ndarray, targets: np.ndarray
-    ) -> np.ndarray:
+    def _answer(self, found: tuple[np.ndarray, np.ndarray], targets: np.ndarray) -> np.ndarray:
         """What the neighbours say together."""
 
     @abstractmethod
@@ -467,9 +466,8 @@ class DifferentiableKNeighborsClassifier(ClassifierMixin, _DifferentiableKNeighb
         k = P.shape[-2]
         return ns.knn_loss(P, known == wanted.unsqueeze(-1), k=k, mask=mask)
 
-    def _answer(
-        self, distances: np.ndarray, indices: np.ndarray, targets: np.ndarray
-    ) -> np.ndarray:
+    def _answer(self, found: tuple[np.ndarray, np.ndarray], targets: np.ndarray) -> np.ndarray:
+        distances, indices = found
         votes = np.zeros((len(indices), len(self.classes_)), distances.dtype)
         rows = np.arange(len(indices))[:, None]
         np.add.at(votes, (rows, targets[indices]), self._shares(distances))
@@ -481,7 +479,7 @@ class DifferentiableKNeighborsClassifier(ClassifierMixin, _DifferentiableKNeighb
     def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803
         """The share of the vote for each of `classes_`, `(q, classes)`."""
         found = self.kneighbors(X)
-        return self._answer(*found, self._targets)
+        return self._answer(found, self._targets)
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
         """The class with the most votes; of several, the first of `classes_`."""
@@ -542,9 +540,8 @@ class DifferentiableKNeighborsRegressor(RegressorMixin, _DifferentiableKNeighbor
         rows = knn(queries, candidates, known.to(queries.dtype), mask=mask)
         return (rows.mean(-2) - wanted.to(queries.dtype)).square().mean()
 
-    def _answer(
-        self, distances: np.ndarray, indices: np.ndarray, targets: np.ndarray
-    ) -> np.ndarray:
+    def _answer(self, found: tuple[np.ndarray, np.ndarray], targets: np.ndarray) -> np.ndarray:
+        distances, indices = found
         return np.einsum("qk,qkt->qt", self._shares(distances), targets[indices])
 
     def _score_of(self, answer: np.ndarray, wanted: np.ndarray) -> float:
@@ -553,7 +550,7 @@ class DifferentiableKNeighborsRegressor(RegressorMixin, _DifferentiableKNeighbor
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
         """The weighted mean target of the neighbours."""
         found = self.kneighbors(X)
-        answer = self._answer(*found, self._targets) * self._scale + self._offset
+        answer = self._answer(found, self._targets) * self._scale + self._offset
         return answer[:, 0] if self._one_output else answer
 
     def _facts(self) -> dict[str, Any]:

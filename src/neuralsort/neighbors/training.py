@@ -82,9 +82,9 @@ def train(
         for queries in torch.randperm(len(points)).split(schedule.batch):
             drawn = torch.randperm(len(points))[: schedule.candidates]
             both = network(points[torch.cat((queries, drawn))])
-            embedded = both.split((len(queries), len(drawn)))
+            ours, theirs = both[: len(queries)], both[len(queries) :]
             others = (queries.unsqueeze(-1) != drawn).to(both.device)
-            value = loss(knn, *embedded, targets[queries], targets[drawn], others)
+            value = loss(knn, ours, theirs, targets[queries], targets[drawn], others)
             optimizer.zero_grad()
             value.backward()
             optimizer.step()
