@@ -395,9 +395,9 @@ class DifferentiableKNeighborsClassifier(ClassifierMixin, _DifferentiableKNeighb
     $$\min_\phi\; -\frac{1}{k} \sum_{i=1}^{k} \sum_{j=1}^{n} \mathbb 1(y_j = y)\,
       \widehat P_{\text{sort}(s)}[i, j], \qquad s_j = -\lVert h_\phi(x) - h_\phi(x_j) \rVert^2$$
 
-    In training, every point asks for its k nearest among n candidates drawn from the others, through
-    a relaxed sort, and the embedding $h_\phi$ learns to have neighbours of the same class. For
-    prediction the whole training set is indexed, and neighbours are ordinary ones: as
+    In training, every point asks for its k nearest among n candidates drawn from the others,
+    through a relaxed sort, and the embedding $h_\phi$ learns to have neighbours of the same class.
+    For prediction the whole training set is indexed, and neighbours are ordinary ones: as
     `sklearn.neighbors.KNeighborsClassifier` in the space of `transform`.
 
     Computation is in the precision of the data: float32 arrays train about twice as fast.
