@@ -57,7 +57,7 @@ LAYERS = [
     {"permutahedron", "relaxations"},
     {"operators", "registry"},
     {"distributions", "losses", "metrics", "ranking_losses"},
-    {"estimators"},
+    {"estimators", "knn"},
     {"nn"},
 ]
 """Each room imports from the layers before it, or from its own."""

@@ -1,5 +1,6 @@
 """The command line: what it says, what it refuses before any work, and how it ends."""
 
+import dataclasses
 import json
 import os
 import re
@@ -81,7 +82,7 @@ def test_help_explains_every_option_with_its_default(capsys, name, config):
         cli.main(["train", name, "--help"])
     assert stop.value.code == 0
     said = re.sub(r"[\s│]+", " ", capsys.readouterr().out)
-    for option in config.__dataclass_fields__:
+    for option in (field.name for field in dataclasses.fields(config)):
         flag = f"--{option.replace('_', '-')}"
         explained = re.search(rf"{flag}[ ,].*?\(default:[^)]*\)", said)
         assert explained, f"{flag} is not explained with its default"

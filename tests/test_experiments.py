@@ -21,9 +21,20 @@ from scipy.stats import binomtest
 from sklearn.metrics import r2_score
 
 import neuralsort.torch as ns
-from neuralsort.experiments import data, intervals, median, orderings, paper, record, report, tables
+from neuralsort.experiments import (
+    data,
+    files,
+    intervals,
+    median,
+    orderings,
+    paper,
+    record,
+    report,
+    tables,
+)
 from neuralsort.experiments.checkpoint import CheckpointError
-from neuralsort.experiments.data import DataError, Digits, Sequences
+from neuralsort.experiments.data import Digits, Sequences
+from neuralsort.experiments.files import DataError
 from neuralsort.experiments.median import MedianConfig, MedianStudy
 from neuralsort.experiments.models import CellReader, PaperNetwork, PlaceSum, jitter, split_cells
 from neuralsort.experiments.plan import ConfigError
@@ -155,9 +166,9 @@ def test_idx_files_are_read(tmp_path):
 
 def test_missing_files_say_where_they_were_looked_for(tmp_path, monkeypatch):
     monkeypatch.delenv("NEURALSORT_DATA", raising=False)
-    monkeypatch.setattr(data, "_cache", lambda: tmp_path / "cache")
+    monkeypatch.setattr(files, "_cache", lambda source: tmp_path / "cache")
     with pytest.raises(DataError, match=r"train-images.*is missing.*--data-dir or NEURALSORT_DATA"):
-        data.mnist_files(tmp_path, download=False)
+        files.find("mnist", tmp_path, download=False)
 
 
 def test_corrupt_file_is_refused_with_the_remedy(tmp_path, monkeypatch):
@@ -166,7 +177,7 @@ def test_corrupt_file_is_refused_with_the_remedy(tmp_path, monkeypatch):
     folder.mkdir()
     (folder / "train-images-idx3-ubyte.gz").write_bytes(b"half a file")
     with pytest.raises(DataError, match=r"is corrupt.*neuralsort data fetch"):
-        data.mnist_files(tmp_path)
+        files.find("mnist", tmp_path)
 
 
 def test_failed_download_names_the_mirrors(tmp_path, monkeypatch):
@@ -178,7 +189,7 @@ def test_failed_download_names_the_mirrors(tmp_path, monkeypatch):
     monkeypatch.delenv("NEURALSORT_DATA", raising=False)
     monkeypatch.setattr(pooch, "retrieve", fail)
     with pytest.raises(DataError, match=r"download failed \(https://.*no network.*https://"):
-        data.mnist_files()
+        files.find("mnist")
 
 
 def test_download_falls_back_to_the_next_mirror(tmp_path, monkeypatch):
@@ -196,8 +207,8 @@ def test_download_falls_back_to_the_next_mirror(tmp_path, monkeypatch):
 
     monkeypatch.delenv("NEURALSORT_DATA", raising=False)
     monkeypatch.setattr(pooch, "retrieve", second_only)
-    monkeypatch.setattr(data, "_checked", lambda path, digest: path)
-    assert len(data.mnist_files()) == 4
+    monkeypatch.setattr(files, "_checked", lambda path, digest: path)
+    assert len(files.find("mnist")) == 4
     assert len(tried) == 8
 
 

@@ -11,7 +11,7 @@ import torch
 pytest.importorskip("lightning_fabric", reason="needs the extra 'experiments'")
 
 from neuralsort.experiments import letor, ranking, record
-from neuralsort.experiments.data import DataError
+from neuralsort.experiments.files import DataError
 from neuralsort.experiments.options import ConfigError
 
 ROOT = Path(__file__).parents[1]

@@ -9,8 +9,9 @@ from typing import Any, Literal
 import tyro
 from rich.console import Console
 
-from . import data
+from . import files as sources
 from .checkpoint import CheckpointError
+from .knn import KNNConfig
 from .median import MedianConfig
 from .plan import ConfigError
 from .quickstart import quickstart
@@ -22,6 +23,8 @@ from .sorting import SortConfig
 from .studies import STUDIES
 from .study import evaluate, finished_line, run
 from .train import Interrupted
+
+Source = Literal["mnist", "fashion-mnist", "cifar10"]
 
 app = tyro.extras.SubcommandApp()
 train = tyro.extras.SubcommandApp()
@@ -41,6 +44,12 @@ def train_sort(config: tyro.conf.OmitArgPrefixes[SortConfig]) -> None:
 def train_median(config: tyro.conf.OmitArgPrefixes[MedianConfig]) -> None:
     """Learn to predict the median of images of large numbers from lists with their median."""
     _tell(run(STUDIES["median"].study, config))
+
+
+@train.command(name="knn")
+def train_knn(config: tyro.conf.OmitArgPrefixes[KNNConfig]) -> None:
+    """Learn an embedding of images in which the nearest neighbours have the same label."""
+    _tell(run(STUDIES["knn"].study, config))
 
 
 @train.command(name="rank")
@@ -90,44 +99,46 @@ app.command(files, name="data", help="Look after the data.")
 
 @files.command(name="list")
 def list_data() -> None:
-    """Name the sources of digits and where their files would come from."""
-    print("digits  1,797 images of 8 x 8, part of scikit-learn; nothing to download")
-    print("mnist   70,000 images of 28 x 28, four files, 12 MB")
-    folders = ", ".join(map(str, data.data_directories(None))) or "none: NEURALSORT_DATA is not set"
+    """Name the sources of images and where their files would come from."""
+    print("digits         1,797 images of 8 x 8, part of scikit-learn; nothing to download")
+    print("mnist          70,000 images of 28 x 28, four files, 12 MB")
+    print("fashion-mnist  70,000 images of 28 x 28, four files, 31 MB")
+    print("cifar10        60,000 images of 32 x 32 in colour, one archive, 170 MB")
+    folders = (
+        ", ".join(map(str, sources.data_directories(None))) or "none: NEURALSORT_DATA is not set"
+    )
     print(f"Folders looked at first: {folders}")
 
 
 @files.command
-def fetch(
-    source: tyro.conf.Positional[Literal["mnist"]] = "mnist", data_dir: Path | None = None
-) -> None:
+def fetch(source: tyro.conf.Positional[Source] = "mnist", data_dir: Path | None = None) -> None:
     """Download what is not there yet, and check it.
 
     Args:
         source: What to fetch.
         data_dir: Folder to look at first.
     """
-    for path in data.mnist_files(data_dir).values():
+    for path in sources.find(source, data_dir).values():
         print(f"good  {path}")
 
 
 @files.command
-def check(
-    source: tyro.conf.Positional[Literal["mnist"]] = "mnist", data_dir: Path | None = None
-) -> None:
+def check(source: tyro.conf.Positional[Source] = "mnist", data_dir: Path | None = None) -> None:
     """Check the files that are there; download nothing.
 
     Args:
         source: What to check.
         data_dir: Folder to look at first.
     """
-    for path in data.mnist_files(data_dir, download=False).values():
+    for path in sources.find(source, data_dir, download=False).values():
         print(f"good  {path}")
 
 
 def _tell(line: dict[str, Any]) -> None:
     """Prints what a run came to."""
-    print(f"{line['study']} {line['method']}, {line['data']}, n = {line['n']}, {line['recipe']}:")
+    size = STUDIES[line["study"]].config.sizes[0]
+    about = f"{line['data']}, {size} = {line[size]}, {line['recipe']}"
+    print(f"{line['study']} {line['method']}, {about}:")
     _tell_metrics(line)
     print(f"  {line['steps']} steps in {line['wall_seconds'] / 60:.1f} minutes")
 
@@ -149,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         app.cli(prog="neuralsort", args=given)
-    except (ConfigError, data.DataError, CheckpointError) as error:
+    except (ConfigError, sources.DataError, CheckpointError) as error:
         console.print(f"[bold red]Error:[/] {error}", highlight=False, soft_wrap=True)
         return 2
     except Interrupted:

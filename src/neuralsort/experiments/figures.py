@@ -17,13 +17,17 @@ from matplotlib.figure import Figure
 from .tables import Line, name
 
 COLOURS = plt.get_cmap("tab10").colors  # pyright: ignore[reportAttributeAccessIssue]
-CHOSEN = {"sort": ("exact_match", "exact match"), "median": ("mse", "mean squared error")}
+CHOSEN = {
+    "sort": ("exact_match", "exact match"),
+    "median": ("mse", "mean squared error"),
+    "knn": ("accuracy", "accuracy"),
+}
 
 
 def learning_curves(lines: Sequence[Line], study: str, path: Path) -> Path | None:
-    """Validation against time, one panel per length."""
+    """Validation against time, one panel per size that was trained."""
     lines = [line for line in lines if line["study"] == study and line["trials"][0]["history"]]
-    lengths = sorted({line["config"]["train_n"] for line in lines})
+    lengths = sorted({_trained(line) for line in lines})
     if not lengths:
         return None
     metric, label = CHOSEN[study]
@@ -33,7 +37,7 @@ def learning_curves(lines: Sequence[Line], study: str, path: Path) -> Path | Non
         seen = set()
         for line in lines:
             key = (line["method"], line["recipe"])
-            if line["config"]["train_n"] != n or (*key, line["seed"]) in seen:
+            if _trained(line) != n or (*key, line["seed"]) in seen:
                 continue  # the same training, tested at another length
             history = next(t["history"] for t in line["trials"] if t["tau"] == line["tau"])
             axes.plot(
@@ -45,11 +49,16 @@ def learning_curves(lines: Sequence[Line], study: str, path: Path) -> Path | Non
                 label=None if key in {one[:2] for one in seen} else f"{name(key[0])}, {key[1]}",
             )
             seen.add((*key, line["seed"]))
-        axes.set(title=f"n = {n}", xlabel="minutes", ylabel=f"{label} (validation)")
+        size = "k" if study == "knn" else "n"
+        axes.set(title=f"{size} = {n}", xlabel="minutes", ylabel=f"{label} (validation)")
         if study == "median":
             axes.set_yscale("log")
         axes.legend(frameon=False, fontsize=7)
     return _save(figure, path)
+
+
+def _trained(line: Line) -> int:
+    return line["k"] if line["study"] == "knn" else line["config"]["train_n"]
 
 
 def gradient_variance(lines: Sequence[Line], path: Path) -> Path | None:
@@ -110,10 +119,10 @@ def examples(line: Line, path: Path) -> Path:
     for row, one in enumerate(shown):
         goal = sorted(one["values"], reverse=True)
         for place in range(n):
-            _draw_number(grid[2 * row][place], one["images"][place], "", "black")
+            _draw_image(grid[2 * row][place], one["images"][place], "", "black")
             item = one["predicted"][place]
             right = one["values"][item] == goal[place]
-            _draw_number(
+            _draw_image(
                 grid[2 * row + 1][place],
                 one["images"][item],
                 str(one["values"][item]),
@@ -124,7 +133,40 @@ def examples(line: Line, path: Path) -> Path:
     return _save(figure, path)
 
 
-def _draw_number(axes: Axes, image: str, text: str, colour: str) -> None:
+def projection(line: Line, path: Path) -> Path:
+    """Test images in the plane, by their embedding before and after training."""
+    kept = line["extras"]["projection"]
+    figure, panels = _panels(2)
+    for axes, when in zip(panels, ("before", "after"), strict=True):
+        x, y = zip(*kept[when], strict=True)
+        for label, colour in enumerate(COLOURS):
+            mine = [i for i, one in enumerate(kept["labels"]) if one == label]
+            axes.scatter([x[i] for i in mine], [y[i] for i in mine], s=4, color=colour)
+        axes.set(title=f"{when} training", xticks=[], yticks=[])
+    panels[1].legend(range(len(COLOURS)), markerscale=3, fontsize=7, bbox_to_anchor=(1, 1))
+    return _save(figure, path)
+
+
+def neighbours(line: Line, path: Path) -> Path:
+    """Test images, each with its nearest training images: green where the label is the same."""
+    shown = line["extras"]["queries"]
+    columns = 1 + len(shown[0]["neighbours"])
+    figure, grid = plt.subplots(
+        len(shown),
+        columns,
+        figsize=(1.1 * columns, 1.25 * len(shown)),
+        layout="constrained",
+        squeeze=False,
+    )
+    for row, query in zip(grid, shown, strict=True):
+        _draw_image(row[0], query["image"], f"query: {query['label']}", "black")
+        for axes, one in zip(row[1:], query["neighbours"], strict=True):
+            same = one["label"] == query["label"]
+            _draw_image(axes, one["image"], str(one["label"]), "green" if same else "red")
+    return _save(figure, path)
+
+
+def _draw_image(axes: Axes, image: str, text: str, colour: str) -> None:
     axes.imshow(plt.imread(io.BytesIO(base64.b64decode(image))), cmap="gray", vmin=0, vmax=1)
     axes.set(xticks=[], yticks=[])
     axes.set_xlabel(text, color=colour, fontsize=7, labelpad=1)

@@ -11,10 +11,10 @@ from . import orderings
 from .data import Digits, Sequences
 from .intervals import bootstrap
 from .models import Gain, jitter
-from .options import PAPER_TAUS, StudyConfig
+from .options import PAPER_TAUS, ListConfig
 from .plan import ConfigError, Plan, fast_plan
 from .randomness import seed_for
-from .study import SequenceTask, Tested, images_for
+from .study import ListStudy, SequenceTask, Tested, images_for
 
 METHODS = ("constant", *orderings.METHODS)
 
@@ -25,7 +25,7 @@ else:
 
 
 @dataclass(frozen=True)
-class MedianConfig(StudyConfig):
+class MedianConfig(ListConfig):
     """Learn to predict the median of images of large numbers from lists with their median."""
 
     method: Method = "neuralsort"
@@ -152,11 +152,11 @@ class MedianTask(SequenceTask):
         return {"mse": errors.double().square().mean().item()}
 
 
-class MedianStudy:
+class MedianStudy(ListStudy):
     """The study as the engine runs it."""
 
     name = "median"
-    taus = {"paper": PAPER_TAUS, "fast": (0.5,)}
+    grid = {"paper": PAPER_TAUS, "fast": (0.5,)}
 
     def plan(self, config: MedianConfig) -> Plan:
         """How the recipe trains lists of that length."""

@@ -1,10 +1,10 @@
-"""Options of the studies on lists of large numbers, checked before any work is done."""
+"""Options of the studies, checked before any work is done."""
 
 import math
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 from torch import nn
 
@@ -19,16 +19,12 @@ PAPER_TAUS = (1.0, 2.0, 4.0, 8.0, 16.0)
 
 @dataclass(frozen=True)
 class StudyConfig:
-    """Options of a run on lists of large numbers."""
+    """Options of a run of any study."""
 
-    data: Literal["digits", "mnist"] = "digits"
-    """Source of the digit images: scikit-learn's 8 x 8 ones, which need no download, or MNIST."""
+    data: str = "digits"
+    """Source of the images."""
     method: str = "neuralsort"
-    """How lists are sorted."""
-    n: int = 5
-    """Numbers in a list."""
-    places: int = 4
-    """Decimal digits in a number, leading zeros included."""
+    """What is trained."""
     recipe: Literal["fast", "paper"] = "fast"
     """The paper's network and optimisation, or ours for two cores."""
     tau: tuple[float, ...] = ()
@@ -36,7 +32,7 @@ class StudyConfig:
     steps: int | None = None
     """Training steps. Not given: the recipe's."""
     batch: int | None = None
-    """Lists in a batch, over all processes. Not given: the recipe's."""
+    """Lists or images in a batch, over all processes. Not given: the recipe's."""
     lr: float | None = None
     """Learning rate, or the peak of it. Not given: the recipe's."""
     patience: int | None = None
@@ -53,22 +49,21 @@ class StudyConfig:
     """Folder of checkpoints; the same command goes on from them. Not given: a name under runs/."""
     results: Path = Path("results")
     """Folder of the result lines."""
-    test_lists: int = TEST_SEQUENCES
-    """Lists in the test set."""
-    validation_lists: int = VALIDATION_SEQUENCES
-    """Lists in the validation set."""
     checkpoint_seconds: float = 60.0
     """Time between checkpoints."""
     tensorboard: bool = False
     """Write TensorBoard logs into the folder of checkpoints."""
 
+    sizes: ClassVar[tuple[str, ...]] = ()
+    """The options, besides those of every study, that make a run this run."""
+    positive: ClassVar[tuple[str, ...]] = ("steps", "batch")
+    """The options that are counts."""
+
     def __post_init__(self) -> None:
-        for name in ("n", "places", "steps", "batch", "test_lists", "validation_lists"):
+        for name in (*self.sizes, *self.positive):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, got {value}.")
-        if self.places > 9:
-            raise ConfigError(f"--places must be at most 9, got {self.places}.")
         if self.lr is not None and not (self.lr > 0 and math.isfinite(self.lr)):
             raise ConfigError(f"--lr must be a positive number, got {self.lr}.")
         for name in ("patience", "checkpoint_seconds"):
@@ -78,6 +73,12 @@ class StudyConfig:
         for tau in self.tau:
             if not (tau > 0 and math.isfinite(tau)):
                 raise ConfigError(f"--tau must be positive numbers, got {tau}.")
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The options that make a run this run, and head its line."""
+        names = ("method", "data", *self.sizes, "recipe", "seed", "precision")
+        return {name: getattr(self, name) for name in names}
 
     def adjusted(self, plan: Plan) -> Plan:
         """The recipe's plan, with what the options say instead."""
@@ -92,8 +93,34 @@ class StudyConfig:
 
     def folder(self, study: str) -> Path:
         """Where the run is kept."""
-        name = f"{study}-{self.data}-{self.method}-n{self.n}-{self.recipe}-seed{self.seed}"
+        first = f"{self.sizes[0]}{getattr(self, self.sizes[0])}"
+        name = f"{study}-{self.data}-{self.method}-{first}-{self.recipe}-seed{self.seed}"
         return self.run or Path("runs") / name
+
+
+@dataclass(frozen=True)
+class ListConfig(StudyConfig):
+    """Options of a run on lists of large numbers."""
+
+    data: Literal["digits", "mnist"] = "digits"
+    """Source of the digit images: scikit-learn's 8 x 8 ones, which need no download, or MNIST."""
+    method: str = "neuralsort"
+    """How lists are sorted."""
+    n: int = 5
+    """Numbers in a list."""
+    places: int = 4
+    """Decimal digits in a number, leading zeros included."""
+    test_lists: int = TEST_SEQUENCES
+    """Lists in the test set."""
+    validation_lists: int = VALIDATION_SEQUENCES
+    """Lists in the validation set."""
+
+    sizes: ClassVar[tuple[str, ...]] = ("n", "places", "validation_lists", "test_lists")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.places > 9:
+            raise ConfigError(f"--places must be at most 9, got {self.places}.")
 
     def networks(self, digits: Digits) -> tuple[nn.Module, Network]:
         """The recipe's networks: a reader of images, and what makes networks on its readings.

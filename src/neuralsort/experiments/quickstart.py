@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .median import MedianConfig
-from .options import StudyConfig
+from .options import ListConfig
 from .report import write_report
 from .sorting import SortConfig
 from .studies import STUDIES
@@ -30,7 +30,7 @@ _MEDIANS = (
 )
 
 
-def runs(seed: int) -> Iterator[tuple[str, StudyConfig]]:
+def runs(seed: int) -> Iterator[tuple[str, ListConfig]]:
     """What is trained, with the name of its study."""
     small = partial(replace, seed=seed, steps=600, test_lists=2_000, validation_lists=500)
     for method in ("neuralsort", "stochastic_neuralsort", "vanilla", "sinkhorn", "gumbel_sinkhorn"):

@@ -15,7 +15,9 @@ INTRODUCTION = (
     "of training lists; in the second study, only their median. Sorting is a step function, which "
     "has no useful gradient; NeuralSort replaces it by a smooth one, and the other methods are "
     "what it is compared with.",
-    "Numbers are measured once, on a test set that is the same for every run and made of digit "
+    "In the third study a network embeds images so that the nearest neighbours of an image have "
+    "its label. Which images are the nearest is a sort as well.",
+    "Numbers are measured once, on a test set that is the same for every run and made of "
     "images that no model has seen; whatever was chosen was chosen on a validation set. Intervals "
     "of one run are Wilson's for shares of lists, and the bootstrap's over lists for the others. "
     "Cells that nobody has run say so.",
@@ -63,8 +65,12 @@ def write_report(results: Path, out: Path) -> Path:
     lines = tables.latest([one for one in record.read(results) if one["study"] in figures.CHOSEN])
     if not lines:
         raise ConfigError(f"There are no lines of results in {results}. Train something first.")
-    sources = sorted({line["data"] for line in lines}, reverse=True)
-    sections = [_section(lines, data, out) for data in sources]
+    lists = [line for line in lines if line["study"] != "knn"]
+    sources = sorted({line["data"] for line in lists}, reverse=True)
+    sections = [_section(lists, data, out) for data in sources]
+    images = [line for line in lines if line["study"] == "knn"]
+    if images:
+        sections.append(_neighbours_section(images, out))
     out.mkdir(parents=True, exist_ok=True)
     (out / "report.md").write_text(_markdown(sections, out))
     page = out / "index.html"
@@ -113,8 +119,39 @@ def _section(lines: Sequence[Line], data: str, out: Path) -> Section:
     return section
 
 
+def _neighbours_section(lines: Sequence[Line], out: Path) -> Section:
+    """Tables and figures of the study of nearest neighbours."""
+    made = [tables.knn_table(lines), tables.knn_by_k_table(lines), tables.runs_table(lines)]
+    section = Section("Nearest neighbours", [table for table in made if table.rows])
+    folder = out / "figures"
+    for data in sorted({line["data"] for line in lines}):
+        mine = [line for line in lines if line["data"] == data]
+        curves = figures.learning_curves(mine, "knn", folder / f"{data}-knn-learning.png")
+        if curves is not None:
+            caption = f"{data}: accuracy on validation images during training."
+            section.figures.append((curves, caption))
+        for line in mine:
+            if (line["method"], line["seed"], line["k"]) != ("neuralsort", 0, 9):
+                continue
+            about = f"{data}, Deterministic NeuralSort, {line['recipe']} recipe"
+            end = f"{data}-{line['recipe']}.png"
+            section.figures += [
+                (
+                    figures.projection(line, folder / f"knn-projection-{end}"),
+                    f"{about}: the embedding of test images before and after training, in the "
+                    "plane by t-SNE.",
+                ),
+                (
+                    figures.neighbours(line, folder / f"knn-neighbours-{end}"),
+                    f"{about}: test images and their nearest training images, green where the "
+                    "label is the same. The last rows are of images that were classified wrongly.",
+                ),
+            ]
+    return section
+
+
 def _markdown(sections: Sequence[Section], out: Path) -> str:
-    parts = ["# Sorting and medians of handwritten numbers", *INTRODUCTION]
+    parts = ["# The paper's studies", *INTRODUCTION]
     for section in sections:
         parts.append(f"## {section.title}")
         for table in section.tables:
@@ -147,7 +184,7 @@ def _html(sections: Sequence[Section], out: Path) -> str:
                 f'<figure><img src="{link}" alt="{html.escape(text)}">'
                 f"<figcaption class=note>{html.escape(text)}</figcaption></figure>"
             )
-    title = "Sorting and medians of handwritten numbers"
+    title = "The paper's studies"
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
         f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head>'

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from .knn import KNNConfig
 from .median import MedianConfig
 from .options import StudyConfig
 from .sorting import SortConfig
@@ -16,10 +17,25 @@ MEDIAN_LENGTHS = (5, 9, 15)
 BASELINES = ("vanilla", "sinkhorn", "gumbel_sinkhorn")
 
 
-def runs(
+Data = Literal["digits", "mnist", "fashion-mnist", "cifar10"]
+
+
+def runs(data: Data, recipe: Literal["fast", "paper"]) -> Iterator[tuple[str, StudyConfig]]:
+    """Every run of the report, the most telling first, with the name of its study."""
+    if data in ("digits", "mnist"):
+        yield from list_runs(data, recipe)
+    for method in ("pixels", "pca", "neuralsort", "stochastic_neuralsort", "autoencoder"):
+        yield "knn", KNNConfig(data=data, recipe=recipe, method=method)
+    yield "knn", KNNConfig(data=data, recipe=recipe, method="cross_entropy")
+    for k in (5, 3, 1):
+        for method in ("neuralsort", "stochastic_neuralsort"):
+            yield "knn", KNNConfig(data=data, recipe=recipe, method=method, k=k)
+
+
+def list_runs(
     data: Literal["digits", "mnist"], recipe: Literal["fast", "paper"]
 ) -> Iterator[tuple[str, StudyConfig]]:
-    """Every run of the report, the most telling first, with the name of its study."""
+    """The runs on lists of large numbers."""
 
     def sort(method: str, n: int, seed: int = 0) -> tuple[str, StudyConfig]:
         return "sort", SortConfig(data=data, recipe=recipe, method=method, n=n, seed=seed)
@@ -38,9 +54,9 @@ def runs(
 
 
 def reproduce(
-    data: Literal["digits", "mnist"] = "mnist",
+    data: Data = "mnist",
     recipe: Literal["fast", "paper"] = "fast",
-    only: Literal["sort", "median", "both"] = "both",
+    only: Literal["sort", "median", "knn", "all"] = "all",
     data_dir: Path | None = None,
     results: Path = Path("results"),
     runs_dir: Path = Path("runs"),
@@ -51,16 +67,16 @@ def reproduce(
     Interrupted, the same command goes on with the run it was in.
 
     Args:
-        data: Source of the digit images.
+        data: Source of the images; lists of numbers are made of `digits` and `mnist` alone.
         recipe: The paper's networks and optimisation, or ours for two cores.
-        only: One study, or both.
+        only: One study, or all.
         data_dir: Folder with the data; else NEURALSORT_DATA, else the user's cache and a download.
         results: Folder of the result lines.
         runs_dir: Folder of the runs' checkpoints.
         dry_run: Only say what would be done.
     """
     for name, config in runs(data, recipe):
-        if only not in (name, "both"):
+        if only not in (name, "all"):
             continue
         folder = runs_dir / config.folder(name).name
         print(folder.name)

@@ -1,7 +1,5 @@
 """The study of sorting: put images of large numbers in order, having seen only orders."""
 
-import base64
-import io
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +11,12 @@ import neuralsort.torch as ns
 
 from . import orderings
 from .data import Digits, Sequences
+from .images import png
 from .intervals import bootstrap, wilson
 from .models import jitter
-from .options import PAPER_TAUS, StudyConfig
+from .options import PAPER_TAUS, ListConfig
 from .plan import Plan, fast_plan
-from .study import SequenceTask, Tested, images_for
+from .study import ListStudy, SequenceTask, Tested, images_for
 
 if TYPE_CHECKING:
     Method = str
@@ -30,7 +29,7 @@ EXAMPLES, LONGEST_EXAMPLE = 4, 9
 
 
 @dataclass(frozen=True)
-class SortConfig(StudyConfig):
+class SortConfig(ListConfig):
     """Learn to sort images of large numbers from lists with their order."""
 
     method: Method = "neuralsort"
@@ -98,11 +97,11 @@ class SortTask(SequenceTask):
         return {name: x.mean().item() for name, x in outcomes(model, self.validation).items()}
 
 
-class SortStudy:
+class SortStudy(ListStudy):
     """The study as the engine runs it."""
 
     name = "sort"
-    taus = {"paper": PAPER_TAUS, "fast": (0.5,)}
+    grid = {"paper": PAPER_TAUS, "fast": (0.5,)}
 
     def plan(self, config: SortConfig) -> Plan:
         """How the recipe trains lists of that length."""
@@ -177,17 +176,12 @@ def examples(model: SortModel, sequences: Sequences) -> list[dict[str, Any]]:
     """A few lists with their images, for people to look at."""
     items = model.relaxed(images_for(model, sequences)).to_dense().argmax(-1).tolist()
     return [
-        {"values": values, "predicted": order, "images": [png(one) for one in images]}
+        {
+            "values": values,
+            "predicted": order,
+            "images": [png((255 - 255 * one).byte()) for one in images],
+        }
         for values, order, images in zip(
             sequences.values.tolist(), items, sequences.images(), strict=True
         )
     ]
-
-
-def png(image: Tensor) -> str:
-    """An image `(height, width)` in [0, 1] as base64 of a PNG file, dark on light."""
-    from PIL import Image
-
-    buffer = io.BytesIO()
-    Image.fromarray((255 - 255 * image).byte().numpy()).save(buffer, "PNG", optimize=True)
-    return base64.b64encode(buffer.getvalue()).decode()

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from .knn import KNNConfig, KNNStudy
 from .median import MedianConfig, MedianStudy
 from .options import StudyConfig
 from .sorting import SortConfig, SortStudy
@@ -18,4 +19,5 @@ class Entry(NamedTuple):
 STUDIES = {
     "sort": Entry(SortStudy(), SortConfig),
     "median": Entry(MedianStudy(), MedianConfig),
+    "knn": Entry(KNNStudy(), KNNConfig),
 }

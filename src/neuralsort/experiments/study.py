@@ -1,4 +1,4 @@
-"""What every study of large numbers shares: the run from data to a line of results."""
+"""What every study shares: the run from data to a line of results."""
 
 import json
 from abc import ABC, abstractmethod
@@ -13,7 +13,7 @@ from torch import nn
 
 from . import checkpoint, record
 from .data import Digits, Sequences, load
-from .options import StudyConfig
+from .options import ListConfig, StudyConfig
 from .plan import ConfigError, Plan
 from .randomness import generator_for, seed_for
 from .train import State, Task, Trainer, differences, make_fabric
@@ -45,21 +45,32 @@ class Study(Protocol):
         """In options, lines and folders."""
         ...
 
-    @property
-    def taus(self) -> Mapping[str, tuple[float, ...]]:
-        """The temperatures that each recipe tries."""
+    def taus(self, config: Any) -> tuple[float, ...]:
+        """The temperatures that the recipe tries."""
         ...
 
     def plan(self, config: Any) -> Plan:
-        """How the recipe trains lists of that length."""
+        """How the recipe trains."""
         ...
 
-    def task(self, config: Any, digits: dict[str, Digits], tau: float, plan: Plan) -> Task:
+    def load(self, config: Any) -> Any:
+        """The data, by split."""
+        ...
+
+    def task(self, config: Any, data: Any, tau: float, plan: Plan, /) -> Task:
         """What is trained at one temperature."""
         ...
 
-    def test(self, config: Any, model: Any, digits: dict[str, Digits]) -> Tested:
+    def test(self, config: Any, model: Any, data: Any, /) -> Tested:
         """Tests the best model, once."""
+        ...
+
+    def facts(self, config: Any) -> dict[str, Any]:
+        """What the line says of the run besides options and plan."""
+        ...
+
+    def resized(self, config: Any, model: Any, n: int) -> Any:
+        """Options for testing a model on lists of another length."""
         ...
 
 
@@ -75,22 +86,22 @@ def run(study: Study, config: StudyConfig) -> dict[str, Any]:
     folder, lines = config.folder(study.name), config.results / f"{study.name}.jsonl"
     fabric = make_fabric(config.device, config.precision)
     usual = study.plan(config)
-    plan, taus = config.adjusted(usual), config.tau or study.taus[config.recipe]
+    plan, taus = config.adjusted(usual), config.tau or study.taus(config)
     if (folder / RESULT).exists():
-        line = _finished(folder, _identity(config) | {"plan": asdict(plan), "taus": list(taus)})
+        line = _finished(folder, config.identity | {"plan": asdict(plan), "taus": list(taus)})
         if fabric.is_global_zero:
             record.append(lines, line)  # it may have been killed before it got there
         return line
-    digits = load(config.data, config.data_dir)
+    data = study.load(config)
     trials = []
     for tau in taus:
         inside = folder / f"tau-{tau:g}" if len(taus) > 1 else folder
-        trials.append(_train(study, config, digits, tau, plan, inside, fabric))
+        trials.append(_train(study, config, data, tau, plan, inside, fabric))
     best = min(trials, key=lambda trial: trial.loss)
-    tested = study.test(config, best.task.model, digits)
+    tested = study.test(config, best.task.model, data)
     line = {
         "study": study.name,
-        **_identity(config),
+        **config.identity,
         "tau": best.tau,
         "metrics": tested.metrics,
         "intervals": tested.intervals,
@@ -103,8 +114,8 @@ def run(study: Study, config: StudyConfig) -> dict[str, Any]:
             "taus": list(taus),
             "parameters": sum(one.numel() for one in best.task.model.parameters()),
             "processes": fabric.world_size,
-            "train_n": config.n,
-        },
+        }
+        | study.facts(config),
         "trials": [{"tau": trial.tau, "history": trial.state.history} for trial in trials],
         **record.environment(),
         "extras": tested.extras,
@@ -131,18 +142,13 @@ def evaluate(
         ConfigError: If the method of the run is tied to the length it was trained at.
     """
     line = finished_line(folder)
-    config = replace(config, **{name: line[name] for name in _IDENTITY})
-    digits = load(config.data, config.data_dir)
-    model = study.task(config, digits, line["tau"], study.plan(config)).model
+    config = replace(config, **{name: line[name] for name in config.identity})
+    data = study.load(config)
+    model = study.task(config, data, line["tau"], study.plan(config)).model
     model.load_state_dict(checkpoint.read(folder / MODEL)[0])
-    if n is not None and n != config.n and not model.any_length:
-        raise ConfigError(
-            f"{config.method} was trained for lists of {config.n} and takes no others, got "
-            f"--n {n}. Train it at that length."
-        )
-    config = replace(config, n=n or config.n)
-    tested = study.test(config, model, digits)
-    line |= {"n": config.n, "metrics": tested.metrics, "intervals": tested.intervals}
+    config = config if n is None else study.resized(config, model, n)
+    tested = study.test(config, model, data)
+    line |= config.identity | {"metrics": tested.metrics, "intervals": tested.intervals}
     line |= {"extras": tested.extras, **record.environment()}
     record.append(config.results / f"{study.name}.jsonl", line)
     return line
@@ -166,14 +172,14 @@ class Trial:
 def _train(
     study: Study,
     config: StudyConfig,
-    digits: dict[str, Digits],
+    data: Any,
     tau: float,
     plan: Plan,
     folder: Path,
     fabric: Fabric,
 ) -> Trial:
     torch.manual_seed(seed_for(config.seed, "parameters"))
-    task = study.task(config, digits, tau, plan)
+    task = study.task(config, data, tau, plan)
     if not any(True for _ in task.model.parameters()):  # nothing to train
         return Trial(tau, task, State(best=task.validate(task.model)))
     trainer = Trainer(
@@ -182,29 +188,12 @@ def _train(
         seed=config.seed,
         folder=folder,
         fabric=fabric,
-        identity=_identity(config) | {"tau": tau},
+        identity=config.identity | {"tau": tau},
         checkpoint_seconds=config.checkpoint_seconds,
         log_folder=folder / "tensorboard" if config.tensorboard else None,
     )
-    return Trial(tau, task, trainer.run(f"{study.name} {config.method} n={config.n} tau={tau:g}"))
-
-
-_IDENTITY = (
-    "method",
-    "data",
-    "n",
-    "places",
-    "recipe",
-    "seed",
-    "precision",
-    "validation_lists",
-    "test_lists",
-)
-"""The options that make a run this run, and head its line."""
-
-
-def _identity(config: StudyConfig) -> dict[str, Any]:
-    return {name: getattr(config, name) for name in _IDENTITY}
+    size = f"{config.sizes[0]}={getattr(config, config.sizes[0])}"
+    return Trial(tau, task, trainer.run(f"{study.name} {config.method} {size} tau={tau:g}"))
 
 
 def finished_line(folder: Path) -> dict[str, Any]:
@@ -233,6 +222,37 @@ def _finished(folder: Path, asked: dict[str, Any]) -> dict[str, Any]:
     return line
 
 
+# -- lists of large numbers ------------------------------------------------------------------------
+
+
+class ListStudy:
+    """What the studies of lists of large numbers share."""
+
+    grid: Mapping[str, tuple[float, ...]]
+    """The temperatures of each recipe."""
+
+    def taus(self, config: ListConfig) -> tuple[float, ...]:
+        """The temperatures that the recipe tries."""
+        return self.grid[config.recipe]
+
+    def load(self, config: ListConfig) -> dict[str, Digits]:
+        """The digits of the three splits."""
+        return load(config.data, config.data_dir)
+
+    def facts(self, config: ListConfig) -> dict[str, Any]:
+        """The length that was trained, which may be tested at others."""
+        return {"train_n": config.n}
+
+    def resized(self, config: ListConfig, model: Any, n: int) -> ListConfig:
+        """The same for lists of another length, where the method takes any."""
+        if n != config.n and not model.any_length:
+            raise ConfigError(
+                f"{config.method} was trained for lists of {config.n} and takes no others, got "
+                f"--n {n}. Train it at that length."
+            )
+        return replace(config, n=n)
+
+
 class SequenceTask(ABC):
     """A task on sequences drawn anew at every step from the training digits.
 
@@ -244,7 +264,7 @@ class SequenceTask(ABC):
     """
 
     def __init__(
-        self, model: nn.Module, config: StudyConfig, digits: dict[str, Digits], batch: int
+        self, model: nn.Module, config: ListConfig, digits: dict[str, Digits], batch: int
     ) -> None:
         self.model, self.config, self.lists = model, config, batch
         self.digits = digits["train"]

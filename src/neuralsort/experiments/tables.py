@@ -30,9 +30,9 @@ class Table:
 
 
 def latest(lines: Sequence[Line]) -> list[Line]:
-    """The last line of every run: of the same study, data, recipe, method, lengths and seed."""
-    keys = ("study", "data", "recipe", "method", "n", "places", "seed")
-    last = {(*(line[key] for key in keys), line["config"]["train_n"]): line for line in lines}
+    """The last line of every run: of the same study, data, recipe, method, sizes and seed."""
+    keys = ("study", "data", "recipe", "method", "n", "places", "k", "train_n", "seed")
+    last = {tuple((line["config"] | line).get(key) for key in keys): line for line in lines}
     return list(last.values())
 
 
@@ -95,6 +95,91 @@ def median_table(lines: Sequence[Line], data: str) -> Table:
     )
 
 
+def knn_table(lines: Sequence[Line]) -> Table:
+    """Accuracy of nearest neighbours on every source: the paper's Table 3."""
+    found: dict[tuple[str, str, str], list[Line]] = defaultdict(list)
+    for line in lines:
+        if line["study"] == "knn":
+            found[line["method"], line["recipe"], line["data"]].append(line)
+    recipes = {(method, recipe) for method, recipe, _ in found}
+    recipes |= {(method, "fast") for method in paper.KNN_ACCURACY} if found else set()
+    sources = [*paper.KNN_DATA, *sorted({data for *_, data in found} - set(paper.KNN_DATA))]
+    order = list(paper.NAMES)
+    rows = []
+    for method, recipe in sorted(recipes, key=lambda key: (order.index(key[0]), key[1])):
+        row = [[name(method), f"recipe: {recipe}"]]
+        for data in sources:
+            cell = _knn_cell(found.get((method, recipe, data), []))
+            if data in paper.KNN_DATA:
+                printed = paper.KNN_ACCURACY[method][paper.KNN_DATA.index(data)]
+                cell.append(f"paper: {100 * printed:.1f} %")
+            row.append(cell)
+        rows.append(row)
+    return Table(
+        "Nearest neighbours: accuracy",
+        "Share of test images whose label wins the vote of the nearest training images, all of "
+        "which are looked at; the number of neighbours and their weights are those that did best "
+        "on validation images. Where several numbers of neighbours were trained with, the run that "
+        "did best on validation. More is better.",
+        ["method", *sources],
+        rows,
+    )
+
+
+def _knn_cell(lines: list[Line]) -> list[str]:
+    """The runs of the k that validation likes best."""
+    if not lines:
+        return [MISSING]
+    best = max(lines, key=_validation)
+    runs = [line for line in lines if line["k"] == best["k"]]
+    chosen = best["extras"].get("chosen")
+    cell = [f"{100 * _mean(runs, 'accuracy'):.2f} %", _spread(runs, "accuracy", "{:.4f}")]
+    if chosen:
+        cell.append(f"k = {chosen['k']}, {chosen['weights']}")
+    if best["steps"]:
+        cell.append(f"{best['config']['network']}, {_time(runs)}")
+    return cell
+
+
+def _validation(line: Line) -> float:
+    chosen = line["extras"].get("chosen")
+    return chosen["validation"] if chosen else line["validation"]["accuracy"]
+
+
+def knn_by_k_table(lines: Sequence[Line]) -> Table:
+    """Accuracy of the learned embeddings by the number of neighbours."""
+    rows = []
+    kinds = [*paper.KNN_ACCURACY_BY_K]
+    kinds += [("digits", method) for method in ("neuralsort", "stochastic_neuralsort")]
+    for data, method in kinds:
+        mine = [
+            line
+            for line in lines
+            if (line["study"], line["data"], line["method"]) == ("knn", data, method)
+        ]
+        printed = paper.KNN_ACCURACY_BY_K.get((data, method))
+        if not mine:
+            continue
+        for recipe in sorted({line["recipe"] for line in mine}):
+            row = [[f"{data}, {name(method)}", f"recipe: {recipe}"]]
+            runs = [line for line in mine if line["recipe"] == recipe]
+            for column, k in enumerate(paper.KNN_KS):
+                own = [line for line in runs if line["k"] == k]
+                at = own or [max(runs, key=_validation)]
+                cell = [f"{100 * _mean(at, f'accuracy_k{k}'):.2f} %"]
+                cell += [] if own else [f"trained with k = {at[0]['k']}"]
+                cell += [] if printed is None else [f"paper: {100 * printed[column]:.1f} %"]
+                row.append(cell)
+            rows.append(row)
+    return Table(
+        "Nearest neighbours: accuracy by k",
+        "The vote of k neighbours with equal weights, in the embedding trained with that k, or "
+        "with another where it says so.",
+        ["data, method", *(f"k = {k}" for k in paper.KNN_KS)],
+        rows,
+    )
+
+
 def runs_table(lines: Sequence[Line]) -> Table:
     """Every run: what was trained, for how long, on what."""
     rows = []
@@ -103,11 +188,9 @@ def runs_table(lines: Sequence[Line]) -> Table:
         steps = f"{line['steps']:,}"
         if line["config"]["steps_of_recipe"] > plan["steps"]:
             steps += f" (limited; the recipe has {line['config']['steps_of_recipe']:,})"
-        trained = line["config"]["train_n"]
-        length = f"{line['n']}" if trained == line["n"] else f"{line['n']} (trained at {trained})"
         cells = [
             f"{line['study']}, {name(line['method'])}",
-            length,
+            size(line),
             line["recipe"],
             str(line["seed"]),
             f"{line['tau']:g}",
@@ -118,9 +201,17 @@ def runs_table(lines: Sequence[Line]) -> Table:
             (line["commit"] or "released")[:7],
         ]
         rows.append([[cell] for cell in cells])
-    header = ["run", "n", "recipe", "seed", "tau", "steps", "batch", "time", "machine", "commit"]
+    header = ["run", "size", "recipe", "seed", "tau", "steps", "batch", "time", "machine", "commit"]
     note = "Time includes validation, over all temperatures tried and all sittings."
     return Table("All runs", note, header, rows)
+
+
+def size(line: Line) -> str:
+    """Lengths of lists, or the number of neighbours that the loss counted."""
+    if "n" not in line:
+        return f"k = {line['k']}"
+    trained = line["config"]["train_n"]
+    return f"n = {line['n']}" + ("" if trained == line["n"] else f" (trained at {trained})")
 
 
 def name(method: str) -> str:

@@ -375,6 +375,23 @@ def neighbours(value: int, n: int) -> int:
     return value
 
 
+def points(queries: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
+    """Two sets of points of one space."""
+    for name, value in (("queries", queries), ("candidates", candidates)):
+        scores(name, value)
+        if value.dim() < 2:
+            raise ValueError(
+                f"`{name}` expects points (..., m, d), got shape {tuple(value.shape)}. "
+                "One point has shape (1, d)."
+            )
+    if queries.shape[-1] != candidates.shape[-1]:
+        raise ValueError(
+            f"`queries` and `candidates` must be points of one space, got {queries.shape[-1]} and "
+            f"{candidates.shape[-1]} features. Embed both with the same network."
+        )
+    return queries, candidates
+
+
 def top_shares(value: int | Mapping[int, float], n: int) -> dict[int, float]:
     """How much each k counts: all of it for one number, else shares that sum to 1."""
     shares = dict(value) if isinstance(value, Mapping) else {value: 1.0}

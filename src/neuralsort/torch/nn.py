@@ -5,7 +5,14 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from .losses import knn_loss, permutation_cross_entropy, plackett_luce_nll, topk_cross_entropy
+from .knn import soft_neighbours
+from .losses import (
+    count_present,
+    knn_loss,
+    permutation_cross_entropy,
+    plackett_luce_nll,
+    topk_cross_entropy,
+)
 from .operators import Relaxation, TopK, soft_topk
 from .permutation import RelaxedPermutation
 from .ranking_losses import approx_ndcg, kendall_loss, neural_ndcg, ranknet_loss, spearman_loss
@@ -13,6 +20,7 @@ from .relaxations import neuralsort
 
 __all__ = [
     "ApproxNDCG",
+    "DifferentiableKNN",
     "KNNLoss",
     "KendallLoss",
     "NeuralNDCG",
@@ -80,6 +88,65 @@ class SoftTopK(_Module):
 
     def forward(self, x: Tensor) -> TopK:
         return soft_topk(x, **self._options())
+
+
+class DifferentiableKNN(_Module):
+    """`soft_neighbours` as a layer: what the k nearest candidates of each query say.
+
+    Example:
+        >>> knn = DifferentiableKNN(2, tau=0.1)
+        >>> points, labels = torch.tensor([[0.0], [1.0], [5.0]]), torch.eye(3)
+        >>> knn(torch.tensor([[1.2]]), points, labels).round(decimals=2)
+        tensor([[[0., 1., 0.],
+                 [1., 0., 0.]]])
+    """
+
+    _LARGEST = 2**24
+    """Distances at a time."""
+
+    def __init__(
+        self,
+        k: int,
+        *,
+        tau: float | Tensor = 1.0,
+        samples: int | None = None,
+        relax: Relaxation = neuralsort,
+    ) -> None:
+        super().__init__(k=k, tau=tau, samples=samples, relax=relax)
+
+    def forward(
+        self, queries: Tensor, candidates: Tensor, labels: Tensor, *, mask: Tensor | None = None
+    ) -> Tensor:
+        """What each soft neighbour says, some queries at a time.
+
+        Args:
+            queries: `(q, d)`.
+            candidates: `(n, d)`.
+            labels: `(n, c)`. One-hot rows of classes, or targets of any kind.
+            mask: `(q, n)` boolean, True where the candidate may be a neighbour of the query. Pass
+                `~torch.eye(q, dtype=bool)` where queries are their own candidates.
+
+        Returns:
+            `(q, k, c)`, with the samples first if any: the label in the place of each neighbour.
+            Places of neighbours that a query does not have, by its mask, hold 0.
+        """
+        size = max(1, self._LARGEST // max(1, len(candidates)))
+        masks = [None] * len(queries.split(size)) if mask is None else mask.split(size)
+        parts = []
+        for some, part in zip(queries.split(size), masks, strict=True):
+            rows = self.neighbours(some, candidates, mask=part) @ labels
+            if part is not None:
+                place = torch.arange(rows.shape[-2], device=rows.device)
+                there = place < count_present(part, len(candidates))
+                rows = rows.masked_fill(~there.unsqueeze(-1), 0.0)
+            parts.append(rows)
+        return torch.cat(parts, dim=-3)
+
+    def neighbours(
+        self, queries: Tensor, candidates: Tensor, *, mask: Tensor | None = None
+    ) -> RelaxedPermutation:
+        """The soft neighbours themselves, `(..., q, k, n)`: what `knn_loss` takes."""
+        return soft_neighbours(queries, candidates, mask=mask, **self._options())
 
 
 class PermutationCrossEntropy(_Module):

@@ -1,0 +1,232 @@
+"""Networks that embed images for nearest neighbours."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class Pixels(nn.Module):
+    """The image itself."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """`(B, channels, height, width) -> (B, d)`."""
+        return images.flatten(1)
+
+
+class PrincipalComponents(nn.Module):
+    """The leading principal components of images.
+
+    Args:
+        size: Numbers per image.
+        components: How many to keep.
+    """
+
+    mean: Tensor
+    directions: Tensor
+
+    def __init__(self, size: int, components: int = 50) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(size))
+        self.register_buffer("directions", torch.zeros(size, components))
+
+    def fit(self, images: Tensor) -> "PrincipalComponents":
+        """Takes the directions of largest variance from images `(N, ...)`."""
+        flat = images.flatten(1)
+        self.mean = flat.mean(0)
+        centred = (flat - self.mean).double()
+        vectors = torch.linalg.eigh(centred.mT @ centred).eigenvectors
+        self.directions = vectors[:, -self.directions.shape[1] :].flip(-1).to(flat.dtype)
+        return self
+
+    def forward(self, images: Tensor) -> Tensor:
+        """`(B, channels, height, width) -> (B, components)`."""
+        return (images.flatten(1) - self.mean) @ self.directions
+
+
+class PaperEmbedding(nn.Module):
+    """The paper's network for MNIST: 5 x 5 convolutions of 20 and 50 channels, 500 units.
+
+    Args:
+        height: Of the square images; those of fewer than 16 pixels are padded by 4.
+    """
+
+    outputs = 500
+
+    def __init__(self, height: int) -> None:
+        super().__init__()
+        self.margin = 0 if height >= 16 else 4
+        side = ((height + 2 * self.margin - 4) // 2 - 4) // 2
+        self.layers = nn.Sequential(
+            nn.Conv2d(1, 20, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(20, 50, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(50 * side * side, self.outputs),
+            nn.ReLU(),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """`(B, 1, height, height) -> (B, 500)`."""
+        return self.layers(F.pad(images, (self.margin,) * 4))
+
+
+class ResNet18(nn.Module):
+    """ResNet18 for small images: a 3 x 3 stem, four stages of two blocks, mean over the image.
+
+    Args:
+        channels: Of the images.
+    """
+
+    outputs = 512
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        stages = []
+        inputs = 64
+        for outputs, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+            stages += [_Block(inputs, outputs, stride), _Block(outputs, outputs, 1)]
+            inputs = outputs
+        self.layers = _channels_last(
+            nn.Sequential(
+                *convolution(channels, 64), *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten()
+            )
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """`(B, channels, height, width) -> (B, 512)`."""
+        return self.layers(images.to(memory_format=torch.channels_last))
+
+
+class _Block(nn.Module):
+    """Two convolutions and a shortcut."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.first = nn.Sequential(*convolution(inputs, outputs, stride))
+        self.second = nn.Sequential(*convolution(outputs, outputs)[:-1])
+        self.shortcut = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.second(self.first(x)) + self.shortcut(x))
+
+
+class SmallResNet(nn.Module):
+    """Nine layers for two cores: four convolutions, two residual pairs, points on a sphere.
+
+    Args:
+        channels: Of the images.
+        height: Of the square images; small ones are pooled once less.
+        width: Channels of the first layer, doubled three times.
+        outputs: Numbers per image.
+    """
+
+    def __init__(self, channels: int, height: int, width: int, outputs: int = 64) -> None:
+        super().__init__()
+        self.outputs = outputs
+        pool = nn.MaxPool2d(2) if height >= 16 else nn.Identity()
+        self.layers = _channels_last(
+            nn.Sequential(
+                *convolution(channels, width),
+                *convolution(width, 2 * width),
+                pool,
+                _Pair(2 * width),
+                *convolution(2 * width, 4 * width),
+                nn.MaxPool2d(2),
+                *convolution(4 * width, 8 * width),
+                nn.MaxPool2d(2),
+                _Pair(8 * width),
+                nn.AdaptiveMaxPool2d(1),
+                nn.Flatten(),
+                nn.Linear(8 * width, outputs, bias=False),
+            )
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """`(B, channels, height, height) -> (B, outputs)`, of length 1."""
+        return F.normalize(self.layers(images.to(memory_format=torch.channels_last)), dim=-1)
+
+
+class _Pair(nn.Module):
+    """Adds what two convolutions say."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*convolution(width, width), *convolution(width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.layers(x)
+
+
+class DenseAutoencoder(nn.Module):
+    """The paper's autoencoder for MNIST and Fashion-MNIST: 500, 500, 50 and back.
+
+    Args:
+        size: Pixels of an image.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+
+        def layers(*widths: int) -> list[nn.Module]:
+            pairs = zip(widths, widths[1:], strict=False)
+            return [one for a, b in pairs for one in (nn.Linear(a, b), nn.ReLU())]
+
+        self.encoder = nn.Sequential(nn.Flatten(), *layers(size, 500, 500, 50))
+        self.decoder = nn.Sequential(*layers(50, 500, 500), nn.Linear(500, size), nn.Sigmoid())
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images, through the encoding and back."""
+        return self.decoder(self.encoder(images)).view(images.shape)
+
+
+class ConvolutionalAutoencoder(nn.Module):
+    """The paper's autoencoder for CIFAR-10: down to 16 channels of 4 x 4 and back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+        def up(inputs: int, outputs: int) -> list[nn.Module]:
+            return [*convolution(inputs, outputs), nn.Upsample(scale_factor=2)]
+
+        self.encoder = nn.Sequential(
+            nn.Conv2d(3, 64, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            *convolution(64, 32),
+            nn.MaxPool2d(2),
+            *convolution(32, 16),
+            nn.MaxPool2d(2),
+        )
+        self.decoder = nn.Sequential(
+            *up(16, 16),
+            *up(16, 32),
+            *up(32, 64),
+            nn.Conv2d(64, 3, 3, padding=1, bias=False),
+            nn.BatchNorm2d(3),
+            nn.Sigmoid(),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images, through the encoding and back."""
+        return self.decoder(self.encoder(images))
+
+
+def convolution(inputs: int, outputs: int, stride: int = 1) -> list[nn.Module]:
+    """A 3 x 3 convolution, batch normalisation, rectification."""
+    return [
+        nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(),
+    ]
+
+
+def _channels_last(layers: nn.Module) -> nn.Module:
+    # Faster on CPUs; torch's stubs do not know this use of `to`.
+    return layers.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]

@@ -1,0 +1,467 @@
+"""The study of nearest neighbours: embed images so that neighbours have the same label."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import neuralsort.torch as ns
+from neuralsort.neighbors import Index
+
+from . import embeddings
+from .images import CLASSES, Augmentation, Images, load_images, png
+from .intervals import wilson
+from .options import StudyConfig
+from .plan import ConfigError, Plan
+from .randomness import generator_for, seed_for
+from .study import Tested
+
+NEURALSORT = ("neuralsort", "stochastic_neuralsort")
+UNTRAINED = ("pixels", "pca")
+
+KS = (1, 3, 5, 9)
+"""The numbers of neighbours that validation chooses from."""
+
+SAMPLES = 5
+PAPER_TAUS = (1.0, 16.0, 64.0)
+FAST_TAU = 1.0
+VALIDATION_INDEX = 10_000
+"""Training images that neighbours are looked for among while training; in tests it is all."""
+
+PROJECTED, QUERIES, NEIGHBOURS = 1_000, 6, 6
+"""What a line keeps for figures: points of the projection, queries, and neighbours of each."""
+
+
+@dataclass(frozen=True)
+class KNNConfig(StudyConfig):
+    """Learn an embedding of images in which the nearest neighbours have the same label."""
+
+    data: Literal["digits", "mnist", "fashion-mnist", "cifar10"] = "digits"
+    """Source of the images; the first ships with scikit-learn and needs no download."""
+    method: Literal[
+        "neuralsort", "stochastic_neuralsort", "pixels", "pca", "autoencoder", "cross_entropy"
+    ] = "neuralsort"
+    """What neighbours are looked for in; `cross_entropy` classifies without neighbours."""
+    k: int = 9
+    """Neighbours that the loss counts."""
+
+    sizes: ClassVar[tuple[str, ...]] = ("k",)
+
+
+# -- models: the loss, and the embedding -----------------------------------------------------------
+
+
+class NeighbourLoss(nn.Module):
+    """The loss of soft neighbours.
+
+    Args:
+        network: Images to points.
+        k: Neighbours that count.
+        tau: Temperature.
+        samples: Of Plackett-Luce for every query; None sorts without noise.
+        augment: What training does to images.
+        halves: Whether the first half of a batch are queries and the second their candidates, as
+            in the paper; else every image is both, though never its own candidate.
+        logarithm: Whether to take minus the log of the share of good neighbours, in place of minus
+            the share: queries that go wrong then pull harder than those that are nearly right.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        *,
+        k: int,
+        tau: float,
+        samples: int | None,
+        augment: Augmentation,
+        halves: bool,
+        logarithm: bool,
+    ) -> None:
+        super().__init__()
+        self.network, self.augment = network, augment
+        self.neighbours = ns.nn.DifferentiableKNN(k, tau=tau, samples=samples)
+        self.k, self.halves, self.logarithm = k, halves, logarithm
+
+    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
+        """`(B, channels, height, width), (B,) -> ()`."""
+        points = self.embed(self.augment(images))
+        if self.halves:
+            middle = len(points) // 2
+            queries, candidates = points[:middle], points[middle:]
+            same, mask = labels[:middle].unsqueeze(-1) == labels[middle:], None
+        else:
+            queries = candidates = points
+            same = labels.unsqueeze(-1) == labels
+            mask = ~torch.eye(len(points), dtype=torch.bool, device=points.device)
+        P = self.neighbours.neighbours(queries, candidates, mask=mask)
+        loss = ns.knn_loss(P, same, k=self.k, mask=mask, reduction="none")
+        return (-(-loss).clamp_min(1e-6).log() if self.logarithm else loss).mean()
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Points, in which neighbours are looked for."""
+        return self.network(images)
+
+
+class Reconstruction(nn.Module):
+    """The squared error of an autoencoder; points are its encodings.
+
+    Args:
+        autoencoder: With an `encoder`.
+    """
+
+    def __init__(self, autoencoder: Any) -> None:
+        super().__init__()
+        self.autoencoder = autoencoder
+
+    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
+        """`(B, channels, height, width), (B,) -> ()`."""
+        return (self.autoencoder(images) - images).square().mean()
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Points, in which neighbours are looked for."""
+        return self.autoencoder.encoder(images).flatten(1)
+
+
+class Classification(nn.Module):
+    """The cross-entropy of the same network with a layer of logits on top.
+
+    Args:
+        network: Images to points.
+        outputs: Numbers per point.
+        scale: Of the points before the layer, for those of length 1.
+        augment: What training does to images.
+    """
+
+    def __init__(
+        self, network: nn.Module, outputs: int, *, scale: float, augment: Augmentation
+    ) -> None:
+        super().__init__()
+        self.network, self.scale, self.augment = network, scale, augment
+        self.head = nn.Linear(outputs, CLASSES)
+
+    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
+        """`(B, channels, height, width), (B,) -> ()`."""
+        return nn.functional.cross_entropy(self.embed(self.augment(images)), labels)
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Logits."""
+        return self.head(self.scale * self.network(images))
+
+
+class Fixed(nn.Module):
+    """An embedding without anything to train.
+
+    Args:
+        network: Images to points.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Points, in which neighbours are looked for."""
+        return self.network(images)
+
+
+# -- the task --------------------------------------------------------------------------------------
+
+
+class ImageTask:
+    """Batches of distinct training images, and the share of validation images that are right.
+
+    Args:
+        model: `model(images, labels)` is the loss.
+        config: Method and seed.
+        images: The splits.
+        batch: Images at a time.
+    """
+
+    metric = "accuracy"
+    larger_is_better = True
+
+    def __init__(
+        self, model: nn.Module, config: KNNConfig, images: dict[str, Images], batch: int
+    ) -> None:
+        self.model, self.config, self.size = model, config, batch
+        self.train, self.validation = images["train"], images["validation"]
+        self.epoch, self.order = -1, torch.empty(0)
+
+    def batch(self, step: int, part: slice) -> tuple[Tensor, ...]:
+        """Images and labels of a part of the batch of that step; an epoch sees every image once."""
+        steps = max(1, len(self.train) // self.size)
+        epoch, place = divmod(step, steps)
+        if epoch != self.epoch:
+            generator = generator_for(self.config.seed, "epoch", epoch)
+            self.epoch, self.order = epoch, torch.randperm(len(self.train), generator=generator)
+        chosen = self.train[self.order[place * self.size : (place + 1) * self.size][part]]
+        return chosen.floats(), chosen.labels
+
+    def validate(self, model: Any) -> dict[str, float]:
+        """Accuracy on the validation set, with a part of the training set as the index."""
+        if self.config.method == "cross_entropy":
+            logits = embed(model, self.validation)
+            right = logits.argmax(1) == self.validation.labels.numpy()
+            return {"accuracy": float(right.mean())}
+        # Some splits are in the order of their classes.
+        generator = generator_for("index", len(self.train))
+        some = torch.randperm(len(self.train), generator=generator)[:VALIDATION_INDEX]
+        index = self.train[some]
+        votes = Votes.count(model, index, self.validation)
+        return {"accuracy": votes.accuracy(min(self.config.k, KS[-1]), "uniform")}
+
+
+@dataclass(frozen=True)
+class Votes:
+    """The nearest training images of every query.
+
+    Attributes:
+        distances: `(q, KS[-1])`.
+        indices: `(q, KS[-1])`.
+        known: `(q, KS[-1])`. Labels of the neighbours.
+        labels: `(q,)`. Labels of the queries.
+    """
+
+    distances: np.ndarray
+    indices: np.ndarray
+    known: np.ndarray
+    labels: np.ndarray
+
+    @classmethod
+    def count(
+        cls, model: Any, index: Images, queries: Images, augment: Augmentation | None = None
+    ) -> "Votes":
+        """Embeds both and looks for neighbours."""
+        return cls.of(embed(model, index, augment), index, embed(model, queries, augment), queries)
+
+    @classmethod
+    def of(cls, points: np.ndarray, index: Images, asked: np.ndarray, queries: Images) -> "Votes":
+        """Looks for the neighbours of points that are embedded already."""
+        distances, indices = Index(points, kind="torch").query(asked, KS[-1])
+        labels = index.labels.numpy()
+        return cls(distances, indices, labels[indices], queries.labels.numpy())
+
+    def predictions(self, k: int, weights: str) -> np.ndarray:
+        """The label with the most votes of the k nearest; of several, the smallest."""
+        shares = np.ones_like(self.distances[:, :k])
+        if weights == "distance":
+            shares = 1 / np.maximum(self.distances[:, :k], 1e-12)
+        votes = np.zeros((len(self.labels), CLASSES))
+        np.add.at(votes, (np.arange(len(votes))[:, None], self.known[:, :k]), shares)
+        return votes.argmax(1)
+
+    def accuracy(self, k: int, weights: str) -> float:
+        """The share of queries whose label wins."""
+        return float((self.predictions(k, weights) == self.labels).mean())
+
+
+@torch.no_grad()
+def embed(model: Any, images: Images, augment: Augmentation | None = None) -> np.ndarray:
+    """Points of images, averaged over the views that a test looks at."""
+    like = next(model.parameters(), torch.empty(0))
+    parts = []
+    for start in range(0, len(images), 250):
+        floats = images[start : start + 250].floats().to(like)
+        views = [floats] if augment is None else augment.views(floats)
+        parts.append(torch.stack([model.embed(view) for view in views]).mean(0).cpu())
+    return torch.cat(parts).float().numpy()
+
+
+# -- the study -------------------------------------------------------------------------------------
+
+
+FAST_WIDTH = {"digits": 8, "mnist": 16, "fashion-mnist": 24, "cifar10": 32}
+FAST_EPOCHS = {"digits": 80, "mnist": 12, "fashion-mnist": 20, "cifar10": 20}
+FAST_AUGMENTATION = {
+    "digits": Augmentation(turn=True),
+    "mnist": Augmentation(turn=True),
+    "fashion-mnist": Augmentation(flip=True, shift=2, cutout=8),
+    "cifar10": Augmentation(flip=True, shift=4, cutout=8),
+}
+TRAIN_SIZE = {"digits": 1_252, "mnist": 50_000, "fashion-mnist": 50_000, "cifar10": 45_000}
+
+
+class KNNStudy:
+    """The study as the engine runs it."""
+
+    name = "knn"
+
+    def taus(self, config: KNNConfig) -> tuple[float, ...]:
+        """The temperatures that the recipe tries; what does not sort has none."""
+        if config.method not in NEURALSORT:
+            return (1.0,)
+        return PAPER_TAUS if config.recipe == "paper" else (FAST_TAU,)
+
+    def plan(self, config: KNNConfig) -> Plan:
+        """How the recipe trains."""
+        count = TRAIN_SIZE[config.data]
+        if config.method == "autoencoder":
+            epoch = count // 128
+            return Plan(steps=30 * epoch, batch=128, lr=1e-3, validate_every=3 * epoch)
+        if config.recipe == "paper":
+            # 100 queries and 100 candidates; the paper's code passes 200 times over the queries.
+            epoch = count // 100
+            return Plan(
+                steps=200 * epoch, batch=200, lr=1e-4, optimizer="sgd", validate_every=epoch
+            )
+        batch = 128 if config.data == "digits" else 256
+        steps = FAST_EPOCHS[config.data] * (count // batch)
+        return Plan(
+            steps=steps,
+            batch=batch,
+            lr=4e-3,
+            optimizer="adamw",
+            weight_decay=0.05,
+            schedule="one_cycle",
+            clip=5.0,
+            average=0.995,
+            validate_every=-(-steps // 5),
+        )
+
+    def load(self, config: KNNConfig) -> dict[str, Images]:
+        """The images of the three splits."""
+        return load_images(config.data, config.data_dir)
+
+    def task(
+        self, config: KNNConfig, images: dict[str, Images], tau: float, plan: Plan
+    ) -> ImageTask:
+        """What is trained at one temperature."""
+        return ImageTask(self._model(config, images["train"], tau), config, images, plan.batch)
+
+    def test(self, config: KNNConfig, model: Any, images: dict[str, Images]) -> Tested:
+        """Accuracy with the whole training set as the index; k and weights by validation."""
+        model.eval()
+        augment = self._augmentation(config)
+        test = images["test"]
+        if config.method == "cross_entropy":
+            right = embed(model, test, augment).argmax(1) == test.labels.numpy()
+            accuracy = float(right.mean())
+            return Tested({"accuracy": accuracy}, {"accuracy": wilson(accuracy, len(test))})
+        points, asked = embed(model, images["train"], augment), embed(model, test, augment)
+        spare = embed(model, images["validation"], augment)
+        chosen = Votes.of(points, images["train"], spare, images["validation"])
+        choices = [(k, weights) for k in KS for weights in ("uniform", "distance")]
+        k, weights = max(choices, key=lambda one: chosen.accuracy(*one))
+        found = Votes.of(points, images["train"], asked, test)
+        accuracy = found.accuracy(k, weights)
+        metrics = {"accuracy": accuracy}
+        metrics |= {f"accuracy_k{each}": found.accuracy(each, "uniform") for each in KS}
+        extras: dict[str, Any] = {
+            "chosen": {"k": k, "weights": weights, "validation": chosen.accuracy(k, weights)},
+            "queries": pictures(found, k, weights, images),
+        }
+        if config.method in NEURALSORT:
+            torch.manual_seed(seed_for(config.seed, "parameters"))
+            first = self._model(config, images["train"], 1.0).eval().to(next(model.parameters()))
+            extras["projection"] = {
+                "labels": test.labels[:: _stride(test)].tolist(),
+                "before": project(embed(first, test[:: _stride(test)])),
+                "after": project(asked[:: _stride(test)]),
+            }
+        return Tested(metrics, {"accuracy": wilson(accuracy, len(test))}, extras)
+
+    def facts(self, config: KNNConfig) -> dict[str, Any]:
+        """Network, augmentation and loss."""
+        augment = self._augmentation(config)
+        fast = config.recipe == "fast"
+        return {
+            "network": self._network_name(config),
+            "augmentation": asdict(augment),
+            "views": "image and mirror image, averaged" if augment.flip else "image",
+            "loss": ("minus log of the share" if fast else "minus the share")
+            if config.method in NEURALSORT
+            else config.method,
+            "index": "all training images",
+        }
+
+    def resized(self, config: KNNConfig, model: Any, n: int) -> KNNConfig:
+        """There is nothing to resize."""
+        raise ConfigError(f"A kNN run has no lists to test at another length, got --n {n}.")
+
+    # -- networks ----------------------------------------------------------------------------------
+
+    def _augmentation(self, config: KNNConfig) -> Augmentation:
+        learns = config.method in (*NEURALSORT, "cross_entropy")
+        if config.recipe == "paper" or not learns:
+            return Augmentation()
+        return FAST_AUGMENTATION[config.data]
+
+    def _network_name(self, config: KNNConfig) -> str:
+        if config.method in (*UNTRAINED, "autoencoder"):
+            return config.method
+        if config.recipe == "fast":
+            return f"SmallResNet of width {FAST_WIDTH[config.data]}"
+        return "PaperEmbedding" if config.data in ("digits", "mnist") else "ResNet18"
+
+    def _model(self, config: KNNConfig, train: Images, tau: float) -> nn.Module:
+        _, channels, height, width = train.pixels.shape
+        if config.method == "pixels":
+            return Fixed(embeddings.Pixels())
+        if config.method == "pca":
+            whole = embeddings.PrincipalComponents(channels * height * width)
+            return Fixed(whole.fit(train.floats()))
+        if config.method == "autoencoder":
+            if channels == 3:
+                return Reconstruction(embeddings.ConvolutionalAutoencoder())
+            return Reconstruction(embeddings.DenseAutoencoder(height * width))
+        fast = config.recipe == "fast"
+        if fast:
+            network = embeddings.SmallResNet(channels, height, FAST_WIDTH[config.data])
+        elif config.data in ("digits", "mnist"):
+            network = embeddings.PaperEmbedding(height)
+        else:
+            network = embeddings.ResNet18(channels)
+        augment = self._augmentation(config)
+        if config.method == "cross_entropy":
+            scale = 8.0 if fast else 1.0
+            return Classification(network, network.outputs, scale=scale, augment=augment)
+        return NeighbourLoss(
+            network,
+            k=config.k,
+            tau=tau,
+            samples=SAMPLES if config.method == "stochastic_neuralsort" else None,
+            augment=augment,
+            halves=not fast,
+            logarithm=fast,
+        )
+
+
+def _stride(images: Images) -> int:
+    """The step that leaves about as many images as figures show."""
+    return max(1, len(images) // PROJECTED)
+
+
+def project(points: np.ndarray) -> list[list[float]]:
+    """Points in the plane that have much the same neighbours, by t-SNE, scaled to [0, 1]."""
+    from sklearn.manifold import TSNE
+
+    perplexity = min(30, (len(points) - 1) / 3)
+    flat = TSNE(init="pca", perplexity=perplexity, random_state=0).fit_transform(points)
+    low, high = flat.min(0), flat.max(0)
+    return np.round((flat - low) / (high - low), 3).tolist()
+
+
+def pictures(found: Votes, k: int, weights: str, images: dict[str, Images]) -> list[dict[str, Any]]:
+    """A few test images with their nearest training images: half of them wrong, if there are."""
+    wrong = found.predictions(k, weights) != found.labels
+    half = min(QUERIES // 2, int(wrong.sum()))
+    spread = np.linspace(0, len(wrong) - 1, 50).astype(int)  # over all classes
+    right = [int(i) for i in spread if not wrong[i]]
+    step = max(1, len(right) // (QUERIES - half))
+    rows = [*right[::step][: QUERIES - half], *np.flatnonzero(wrong)[:half].tolist()]
+    return [
+        {
+            "label": int(found.labels[row]),
+            "image": png(images["test"].pixels[row]),
+            "neighbours": [
+                {
+                    "label": int(images["train"].labels[i]),
+                    "image": png(images["train"].pixels[i]),
+                }
+                for i in found.indices[row, :NEIGHBOURS].tolist()
+            ],
+        }
+        for row in rows
+    ]

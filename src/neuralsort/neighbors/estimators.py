@@ -1,0 +1,566 @@
+"""The scikit-learn estimators: a learned embedding, and ordinary neighbours in it."""
+
+import copy
+from abc import abstractmethod
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, TransformerMixin
+from sklearn.model_selection import train_test_split
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor, nn
+
+import neuralsort.torch as ns
+from neuralsort.torch.nn import DifferentiableKNN
+
+from . import storage
+from .embedding import ResidualMLP
+from .progress import Progress
+from .search import KINDS, FaissEngine, Index
+from .training import OPTIMIZERS, Schedule, train
+
+
+class _DifferentiableKNeighbors(TransformerMixin, BaseEstimator):
+    """What classifier and regressor share: everything but the targets."""
+
+    n_features_in_: int
+    feature_names_in_: np.ndarray
+    _numeric_targets: bool
+    """Whether targets are numbers, of which a point may have several."""
+
+    _parameter_constraints = {
+        "n_neighbors": [Interval(Integral, 1, None, closed="left")],
+        "tau": [Interval(Real, 0, None, closed="neither")],
+        "candidates": [Interval(Integral, 2, None, closed="left")],
+        "batch_size": [Interval(Integral, 1, None, closed="left")],
+        "stochastic": ["boolean"],
+        "samples": [Interval(Integral, 1, None, closed="left")],
+        "learning_rate": [Interval(Real, 0, None, closed="neither")],
+        "epochs": [Interval(Integral, 0, None, closed="left")],
+        "optimizer": [StrOptions(set(OPTIMIZERS))],
+        "early_stopping": ["boolean"],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "patience": [Interval(Integral, 1, None, closed="left")],
+        "embedding": [nn.Module, None],
+        "weights": [StrOptions({"uniform", "distance"})],
+        "index": [StrOptions(set(KINDS))],
+        "index_factory": [str],
+        "index_search": [str],
+        "device": [str],
+        "random_state": ["random_state"],
+        "verbose": ["boolean"],
+    }
+
+    def __init__(
+        self,
+        n_neighbors: int = 5,
+        *,
+        tau: float = 16.0,
+        candidates: int = 100,
+        batch_size: int = 100,
+        stochastic: bool = False,
+        samples: int = 5,
+        learning_rate: float = 1e-3,
+        epochs: int = 30,
+        optimizer: str = "adam",
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        patience: int = 10,
+        embedding: nn.Module | None = None,
+        weights: str = "uniform",
+        index: str = "auto",
+        index_factory: str = "Flat",
+        index_search: str = "",
+        device: str = "cpu",
+        random_state: int | np.random.RandomState | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.n_neighbors = n_neighbors
+        self.tau = tau
+        self.candidates = candidates
+        self.batch_size = batch_size
+        self.stochastic = stochastic
+        self.samples = samples
+        self.learning_rate = learning_rate
+        self.epochs = epochs
+        self.optimizer = optimizer
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.embedding = embedding
+        self.weights = weights
+        self.index = index
+        self.index_factory = index_factory
+        self.index_search = index_search
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    # -- fit ---------------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any) -> Any:  # noqa: N803 - scikit-learn's names
+        """Learns the embedding, and indexes all training points in it.
+
+        Args:
+            X: `(m, features)`, or any `(m, ...)` that the embedding takes.
+            y: `(m,)` targets.
+
+        Returns:
+            The estimator.
+        """
+        self._validate_params()  # pyright: ignore[reportAttributeAccessIssue]
+        X, y = self._validated(X, y)
+        if len(X) < 2:
+            raise ValueError(
+                f"{type(self).__name__} needs at least 2 points, got n_samples = {len(X)}. A query "
+                "is never its own neighbour."
+            )
+        targets = torch.as_tensor(self._encode(y))
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        points = _tensor(X)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.embedding_ = self._network(points)
+            self.history_ = self._train(points, targets, seed)
+        self.n_samples_fit_ = len(X)
+        self._targets = targets.numpy()
+        self._index = self._indexed(self._embed(points))
+        return self
+
+    def _validated(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:  # noqa: N803
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            dtype=[np.float64, np.float32],
+            allow_nd=self.embedding is not None,
+            multi_output=self._numeric_targets,
+            y_numeric=self._numeric_targets,
+        )
+        self._input_shape = X.shape[1:]
+        return X, y
+
+    def _network(self, points: Tensor) -> nn.Module:
+        """The network to train: a copy, in the precision of the data."""
+        if self.embedding is None:
+            network = ResidualMLP(points.shape[1]).to(points.dtype)
+            network.standardize(points)
+        else:
+            network = copy.deepcopy(self.embedding).to(points.dtype)
+        return network.to(self.device)
+
+    def _train(self, points: Tensor, targets: Tensor, seed: int) -> list[dict[str, float]]:
+        spare_points, spare_targets = points[:0], targets[:0]
+        if self.early_stopping:
+            kept, spare = train_test_split(
+                np.arange(len(points)), test_size=self.validation_fraction, random_state=seed
+            )
+            spare_points, spare_targets = points[spare], targets[spare]
+            points, targets = points[kept], targets[kept]
+        candidates = min(self.candidates, len(points))
+        knn = DifferentiableKNN(
+            min(self.n_neighbors, candidates - 1),
+            tau=float(self.tau),
+            samples=int(self.samples) if self.stochastic else None,
+        )
+        schedule = Schedule(
+            self.epochs,
+            self.batch_size,
+            candidates,
+            self.learning_rate,
+            self.optimizer,
+            self.patience,
+        )
+
+        def validate() -> float:
+            index = Index(self._embed(points), kind="torch")
+            found = index.query(self._embed(spare_points), min(self.n_neighbors, len(points)))
+            return self._score_of(self._answer(found, targets.numpy()), spare_targets.numpy())
+
+        with Progress(type(self).__name__, self.epochs, show=self.verbose) as progress:
+            return train(
+                self.embedding_,
+                knn,
+                self._loss,
+                points.to(self.device),
+                targets.to(self.device),
+                schedule,
+                validate=validate if self.early_stopping else None,
+                report=progress.advance,
+            )
+
+    def _indexed(self, embedded: np.ndarray, engine: FaissEngine | None = None) -> Index:
+        return Index(
+            embedded,
+            kind=self.index,
+            factory=self.index_factory,
+            search=self.index_search,
+            engine=engine,
+        )
+
+    # -- use ---------------------------------------------------------------------------------------
+
+    def transform(self, X: Any) -> np.ndarray:  # noqa: N803
+        """The learned representation of points, `(q, d)`."""
+        return self._embed(_tensor(self._checked(X)))
+
+    def kneighbors(
+        self,
+        X: Any = None,  # noqa: N803
+        n_neighbors: int | None = None,
+        return_distance: bool = True,
+    ) -> Any:
+        """The nearest training points in the learned representation.
+
+        Args:
+            X: Queries. None asks for the neighbours of every training point, itself left out.
+            n_neighbors: How many; None is the number of the estimator.
+            return_distance: Whether to return distances as well.
+
+        Returns:
+            Distances and indices `(q, n_neighbors)`, the nearest first; or the indices alone.
+        """
+        check_is_fitted(self, "embedding_")
+        k = self.n_neighbors if n_neighbors is None else n_neighbors
+        most = self.n_samples_fit_ - (X is None)
+        if not isinstance(k, Integral) or not 1 <= k <= most:
+            raise ValueError(
+                f"Expected n_neighbors from 1 to n_samples_fit, but n_neighbors = {k}, "
+                f"n_samples_fit = {self.n_samples_fit_}. Ask for fewer neighbors."
+            )
+        if X is None:
+            distances, indices = self._index.query_others(int(k))
+        else:
+            distances, indices = self._index.query(self.transform(X), int(k))
+        return (distances, indices) if return_distance else indices
+
+    def _checked(self, X: Any) -> np.ndarray:  # noqa: N803
+        check_is_fitted(self, "embedding_")
+        X = validate_data(
+            self,
+            X,
+            reset=False,
+            dtype=[np.float64, np.float32],
+            allow_nd=self.embedding is not None,
+        )
+        if X.shape[1:] != self._input_shape:
+            raise ValueError(
+                f"X has points of shape {X.shape[1:]}, but {type(self).__name__} was fitted on "
+                f"points of shape {self._input_shape}. Give points of that shape."
+            )
+        return X
+
+    @torch.no_grad()
+    def _embed(self, points: Tensor) -> np.ndarray:
+        """Embeddings, in the precision that the network was fitted in."""
+        network = self.embedding_.eval()
+        parameter = next(network.parameters(), None)
+        dtype = points.dtype if parameter is None else parameter.dtype
+        parts = [
+            network(part.to(self.device, dtype)).flatten(1).cpu() for part in points.split(1024)
+        ]
+        return torch.cat(parts).numpy()
+
+    def _shares(self, distances: np.ndarray) -> np.ndarray:
+        """How much each neighbour counts, `(q, k)`, adding up to 1."""
+        if self.weights == "uniform":
+            return np.full_like(distances, 1 / distances.shape[1])
+        nearest = distances[:, :1]
+        # Relative to the nearest, which may be at distance 0: then those there share everything.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            counts = np.where(nearest > 0, nearest / distances, distances == 0)
+        return counts / counts.sum(1, keepdims=True)
+
+    @abstractmethod
+    def _encode(self, y: np.ndarray) -> np.ndarray:
+        """Targets as the loss takes them."""
+
+    @abstractmethod
+    def _loss(
+        self,
+        knn: DifferentiableKNN,
+        queries: Tensor,
+        candidates: Tensor,
+        wanted: Tensor,
+        known: Tensor,
+        mask: Tensor,
+    ) -> Tensor:
+        """The loss of a batch."""
+
+    @abstractmethod
+    def _answer(self, found: tuple[np.ndarray, np.ndarray], targets: np.ndarray) -> np.ndarray:
+        """What the neighbours say together."""
+
+    @abstractmethod
+    def _score_of(self, answer: np.ndarray, wanted: np.ndarray) -> float:
+        """How good answers are; larger is better."""
+
+    # -- storage -----------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Writes the fitted estimator into a folder: JSON, safetensors and the index, no pickle.
+
+        The architecture of an embedding of your own is code, and is not saved: pass it to `load`.
+        """
+        check_is_fitted(self, "embedding_")
+        parameters = self.get_params(deep=False)
+        parameters.pop("embedding")
+        if not isinstance(self.random_state, Integral | None):
+            parameters["random_state"] = None
+        plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in parameters.items()}
+        facts = {
+            "class": type(self).__name__,
+            "parameters": plain,
+            "default_embedding": self.embedding is None,
+            "input_shape": list(self._input_shape),
+            "history": self.history_,
+            "dtype": str(self._index.points.dtype),
+        } | self._facts()
+        if hasattr(self, "feature_names_in_"):
+            facts["feature_names_in"] = self.feature_names_in_.tolist()
+        tensors = {f"embedding.{k}": v for k, v in self.embedding_.state_dict().items()}
+        tensors["points"] = torch.from_numpy(self._index.points)
+        tensors["targets"] = torch.from_numpy(self._targets)
+        engine = self._index.engine
+        storage.write(
+            Path(path), facts, tensors, engine if isinstance(engine, FaissEngine) else None
+        )
+
+    @classmethod
+    def load(cls, path: str | Path, *, embedding: nn.Module | None = None) -> Any:
+        """Reads what `save` wrote.
+
+        Args:
+            path: The folder.
+            embedding: A network of the saved architecture, if it was not the default one; its
+                parameters are replaced in a copy.
+
+        Raises:
+            StorageError: If the folder is something else, damaged, or of another estimator.
+        """
+        facts, tensors, engine = storage.read(Path(path))
+        if facts["class"] != cls.__name__:
+            raise storage.StorageError(
+                f"{path} holds a {facts['class']}, not a {cls.__name__}. Load it with that class."
+            )
+        if facts["default_embedding"] != (embedding is None):
+            raise storage.StorageError(
+                f"{path} was saved with the default embedding. Load it without one."
+                if facts["default_embedding"]
+                else f"{path} was saved with an embedding of your own, whose code is not saved. "
+                "Pass a network of the same architecture, `load(path, embedding=...)`."
+            )
+        self = cls(embedding=embedding, **facts["parameters"])
+        self._input_shape = tuple(facts["input_shape"])
+        self.n_features_in_ = self._input_shape[0]
+        if "feature_names_in" in facts:
+            self.feature_names_in_ = np.array(facts["feature_names_in"], dtype=object)
+        self.history_ = facts["history"]
+        network = copy.deepcopy(embedding) or ResidualMLP(self.n_features_in_)
+        self.embedding_ = network.to(getattr(torch, facts["dtype"])).to(self.device)
+        start = "embedding."
+        storage.same_parameters(
+            self.embedding_,
+            {k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)},
+        )
+        self._targets = tensors["targets"].numpy()
+        self.n_samples_fit_ = len(self._targets)
+        self._restore(facts)
+        self._index = self._indexed(tensors["points"].numpy(), engine)
+        return self
+
+    def _facts(self) -> dict[str, Any]:
+        """What a saved estimator needs besides."""
+        return {}
+
+    def _restore(self, facts: dict[str, Any]) -> None:
+        """Takes back what `_facts` gave."""
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    """An array as a tensor; of one that must not be written to, a copy."""
+    array = np.ascontiguousarray(array)
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+class DifferentiableKNeighborsClassifier(ClassifierMixin, _DifferentiableKNeighbors):
+    r"""Votes of the k nearest training points in a representation that is learned for it.
+
+    $$\min_\phi\; -\frac{1}{k} \sum_{i=1}^{k} \sum_{j=1}^{n} \mathbb 1(y_j = y)\,
+      \widehat P_{\text{sort}(s)}[i, j], \qquad s_j = -\lVert h_\phi(x) - h_\phi(x_j) \rVert^2$$
+
+    In training, every point asks for its k nearest among n candidates drawn from the others,
+    through a relaxed sort, and the embedding $h_\phi$ learns to have neighbours of the same class.
+    For prediction the whole training set is indexed, and neighbours are ordinary ones: as
+    `sklearn.neighbors.KNeighborsClassifier` in the space of `transform`.
+
+    Computation is in the precision of the data: float32 arrays train about twice as fast.
+
+    Args:
+        n_neighbors: k.
+        tau: Temperature, in units of squared distance. The default embedding standardises
+            features, so that points of d features are about 2 d apart at the start.
+        candidates: n, how many points a query sorts in training.
+        batch_size: Queries at a time in training.
+        stochastic: Whether to sort under Gumbel noise, by relaxed samples of Plackett-Luce.
+        samples: How many of them for every query.
+        learning_rate: Of the optimiser.
+        epochs: Passes over the training points; 0 leaves the embedding as it is.
+        optimizer: `"adam"`, `"adamw"` or `"sgd"` (momentum 0.9).
+        early_stopping: Whether to hold out a part of the training points, keep the parameters that
+            do best on it, and stop when they no longer get better.
+        validation_fraction: How much to hold out.
+        patience: Epochs without a better one before stopping.
+        embedding: Any module from `(m, ...)` to `(m, d)`; a copy of it is trained. None is a small
+            residual network that starts as the identity.
+        weights: `"uniform"`, or `"distance"`: a neighbour counts as the inverse of its distance.
+        index: What finds neighbours: `"faiss"`, `"sklearn"`, `"torch"`, or `"auto"`: FAISS where it
+            is installed, else torch. Exact ones give the same answers.
+        index_factory: What FAISS builds: `"Flat"` is exact, `"IVF256,Flat"` or `"HNSW32"` are
+            approximate, and faster among millions of points.
+        index_search: Parameters of FAISS's search, such as `"nprobe=16"`.
+        device: Where to embed and train.
+        random_state: Seed of parameters, batches and noise.
+        verbose: Whether to show progress.
+
+    Attributes:
+        classes_: The classes, sorted.
+        embedding_: The trained module.
+        history_: Loss, and score if there is validation, of every epoch.
+        n_features_in_: Features of a point.
+        n_samples_fit_: Points in the index.
+
+    Example:
+        >>> from sklearn.datasets import load_iris
+        >>> X, y = load_iris(return_X_y=True)
+        >>> model = DifferentiableKNeighborsClassifier(epochs=5, random_state=0).fit(X, y)
+        >>> model.predict(X[:3])
+        array([0, 0, 0])
+
+    Reference: Grover et al. (2019), the kNN experiment.
+    """
+
+    _numeric_targets = False
+
+    def _encode(self, y: np.ndarray) -> np.ndarray:
+        check_classification_targets(y)
+        self.classes_, encoded = np.unique(y, return_inverse=True)
+        return encoded
+
+    def _loss(
+        self,
+        knn: DifferentiableKNN,
+        queries: Tensor,
+        candidates: Tensor,
+        wanted: Tensor,
+        known: Tensor,
+        mask: Tensor,
+    ) -> Tensor:
+        P = knn.neighbours(queries, candidates, mask=mask)
+        k = P.shape[-2]
+        return ns.knn_loss(P, known == wanted.unsqueeze(-1), k=k, mask=mask)
+
+    def _answer(self, found: tuple[np.ndarray, np.ndarray], targets: np.ndarray) -> np.ndarray:
+        distances, indices = found
+        votes = np.zeros((len(indices), len(self.classes_)), distances.dtype)
+        rows = np.arange(len(indices))[:, None]
+        np.add.at(votes, (rows, targets[indices]), self._shares(distances))
+        return votes
+
+    def _score_of(self, answer: np.ndarray, wanted: np.ndarray) -> float:
+        return float((answer.argmax(1) == wanted).mean())
+
+    def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803
+        """The share of the vote for each of `classes_`, `(q, classes)`."""
+        found = self.kneighbors(X)
+        return self._answer(found, self._targets)
+
+    def predict(self, X: Any) -> np.ndarray:  # noqa: N803
+        """The class with the most votes; of several, the first of `classes_`."""
+        shares = self.predict_proba(X)
+        return self.classes_[shares.argmax(1)]
+
+    def _facts(self) -> dict[str, Any]:
+        return {"classes": storage.array_to_json(self.classes_)}
+
+    def _restore(self, facts: dict[str, Any]) -> None:
+        self.classes_ = storage.array_from_json(facts["classes"])
+
+
+class DifferentiableKNeighborsRegressor(RegressorMixin, _DifferentiableKNeighbors):
+    r"""The mean target of the k nearest training points, in a representation learned for it.
+
+    $$\min_\phi\; \Big\lVert y - \frac{1}{k} \sum_{i=1}^{k} \sum_{j=1}^{n}
+      \widehat P_{\text{sort}(s)}[i, j]\; y_j \Big\rVert^2$$
+
+    The twin of `DifferentiableKNeighborsClassifier`, which explains the parameters; targets may
+    have several outputs, and are standardised in the loss. For prediction it is
+    `sklearn.neighbors.KNeighborsRegressor` in the space of `transform`.
+
+    Example:
+        >>> from sklearn.datasets import load_diabetes
+        >>> X, y = load_diabetes(return_X_y=True)
+        >>> model = DifferentiableKNeighborsRegressor(epochs=3, random_state=0).fit(X, y)
+        >>> model.predict(X[:3]).shape
+        (3,)
+
+    Reference: after Grover et al. (2019), the kNN experiment.
+    """
+
+    _numeric_targets = True
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def _encode(self, y: np.ndarray) -> np.ndarray:
+        y = np.asarray(y, np.float64)
+        self._one_output = y.ndim == 1
+        y = y.reshape(len(y), -1)
+        scale = y.std(0)
+        self._offset, self._scale = y.mean(0), np.where(scale > 0, scale, 1.0)
+        return (y - self._offset) / self._scale
+
+    def _loss(
+        self,
+        knn: DifferentiableKNN,
+        queries: Tensor,
+        candidates: Tensor,
+        wanted: Tensor,
+        known: Tensor,
+        mask: Tensor,
+    ) -> Tensor:
+        rows = knn(queries, candidates, known.to(queries.dtype), mask=mask)
+        return (rows.mean(-2) - wanted.to(queries.dtype)).square().mean()
+
+    def _answer(self, found: tuple[np.ndarray, np.ndarray], targets: np.ndarray) -> np.ndarray:
+        distances, indices = found
+        return np.einsum("qk,qkt->qt", self._shares(distances), targets[indices])
+
+    def _score_of(self, answer: np.ndarray, wanted: np.ndarray) -> float:
+        return -float(np.square(answer - wanted).mean())
+
+    def predict(self, X: Any) -> np.ndarray:  # noqa: N803
+        """The weighted mean target of the neighbours."""
+        found = self.kneighbors(X)
+        answer = self._answer(found, self._targets) * self._scale + self._offset
+        return answer[:, 0] if self._one_output else answer
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "one_output": self._one_output,
+            "offset": storage.array_to_json(self._offset),
+            "scale": storage.array_to_json(self._scale),
+        }
+
+    def _restore(self, facts: dict[str, Any]) -> None:
+        self._one_output = facts["one_output"]
+        self._offset = storage.array_from_json(facts["offset"])
+        self._scale = storage.array_from_json(facts["scale"])

@@ -1,0 +1,219 @@
+"""Nearest neighbours among fixed points: FAISS, scikit-learn or torch, with the same answers.
+
+An engine proposes a few more points than are asked for, in float32. Their distances are then
+computed from differences, in the precision of the points, and sorted; equal distances in the order
+of the points. So exact engines agree, whatever their arithmetic.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+SPARE = 16
+"""Points proposed beyond those asked for: rounding may have put some of them in the wrong order."""
+
+LARGEST = 2**24
+"""Numbers in a block of work."""
+
+
+class Engine(Protocol):
+    """Proposes neighbours among the points it was made of."""
+
+    def propose(self, queries: np.ndarray, count: int) -> np.ndarray:
+        """`(q, count)` indices of points in float32; -1 where an approximate engine found none."""
+        ...
+
+
+class Index:
+    """The k nearest of fixed points, by Euclidean distance.
+
+    Args:
+        points: `(n, d)`, floating point.
+        kind: `"faiss"`, `"sklearn"`, `"torch"`, or `"auto"`: FAISS where it is installed, else
+            torch.
+        factory: What FAISS builds, in the words of its `index_factory`: `"Flat"` is exact,
+            `"IVF256,Flat"` or `"HNSW32"` are approximate.
+        search: Parameters of FAISS's search, such as `"nprobe=16"` or `"efSearch=64"`.
+        engine: An engine over the centred points that exists already.
+    """
+
+    def __init__(
+        self,
+        points: np.ndarray,
+        *,
+        kind: str = "auto",
+        factory: str = "Flat",
+        search: str = "",
+        engine: Engine | None = None,
+    ) -> None:
+        self.points = points
+        self.centre = points.mean(0)  # an offset common to all would cost digits
+        self.engine = engine or make_engine(self._short(points), kind, factory, search)
+
+    def query(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Distances and indices `(q, k)` of the k nearest points, the nearest first.
+
+        Raises:
+            ValueError: If an approximate index finds fewer than k.
+        """
+        count = min(k + SPARE, len(self.points))
+        distances = np.empty((len(queries), k), self.points.dtype)
+        indices = np.empty((len(queries), k), np.int64)
+        proposed = self.engine.propose(self._short(queries), count)
+        for rows in _blocks(len(queries), count * self.points.shape[1]):
+            distances[rows], indices[rows] = self._nearest(queries[rows], proposed[rows], k)
+        if not np.isfinite(distances).all() and (indices < 0).any():
+            raise ValueError(
+                f"The approximate index found fewer than {k} neighbours of some queries. "
+                'Let it look further, for example index_search="nprobe=32", or use "Flat".'
+            )
+        return distances, indices
+
+    def query_others(self, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """The k nearest others of every point."""
+        distances, indices = self.query(self.points, k + 1)
+        own = indices == np.arange(len(indices))[:, None]
+        own[~own.any(1), -1] = True  # more than k points are where it is: any of them may go
+        shape = (len(indices), k)
+        return distances[~own].reshape(shape), indices[~own].reshape(shape)
+
+    def _short(self, points: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(points - self.centre, np.float32)
+
+    def _nearest(
+        self, queries: np.ndarray, proposed: np.ndarray, k: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        gaps = self.points[proposed] - queries[:, None]
+        distances = np.sqrt(np.einsum("qnd,qnd->qn", gaps, gaps))
+        distances[proposed < 0] = np.inf
+        order = np.lexsort((proposed, distances))[:, :k]
+        return np.take_along_axis(distances, order, 1), np.take_along_axis(proposed, order, 1)
+
+
+def _blocks(rows: int, width: int) -> Iterator[slice]:
+    """Consecutive rows, as many as fit into a block."""
+    step = max(1, LARGEST // max(1, width))
+    return (slice(start, start + step) for start in range(0, rows, step))
+
+
+# -- engines ---------------------------------------------------------------------------------------
+
+
+def has_faiss() -> bool:
+    """Whether FAISS is installed."""
+    try:
+        import faiss  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def make_engine(points: np.ndarray, kind: str, factory: str, search: str) -> Engine:
+    """The engine of that name over points in float32.
+
+    Raises:
+        ValueError: If there is none of that name, or FAISS does not understand what to build.
+        ImportError: If FAISS is asked for and not installed.
+    """
+    if kind == "auto":
+        kind = "faiss" if has_faiss() else "torch"
+    if kind not in ENGINES:
+        raise ValueError(f"`index` must be one of {', '.join(KINDS)}, got {kind!r}. Choose one.")
+    if kind == "faiss":
+        return FaissEngine.build(points, factory, search)
+    return ENGINES[kind](points)
+
+
+class TorchEngine:
+    """Products of matrices, a block of queries at a time."""
+
+    def __init__(self, points: np.ndarray) -> None:
+        self.points = points
+
+    def propose(self, queries: np.ndarray, count: int) -> np.ndarray:
+        points = torch.from_numpy(self.points)
+        halves = points.square().sum(1) / 2
+        found = np.empty((len(queries), count), np.int64)
+        for rows in _blocks(len(queries), len(points)):
+            some = torch.from_numpy(queries[rows])
+            # Half the squared distance, but for what depends on the query alone.
+            far = torch.addmm(halves, some, points.mT, alpha=-1)
+            found[rows] = far.topk(count, largest=False, sorted=False).indices.numpy()
+        return found
+
+
+class SklearnEngine:
+    """scikit-learn's `NearestNeighbors`: trees for few features, else all distances."""
+
+    def __init__(self, points: np.ndarray) -> None:
+        from sklearn.neighbors import NearestNeighbors
+
+        self.neighbors = NearestNeighbors().fit(points)
+
+    def propose(self, queries: np.ndarray, count: int) -> np.ndarray:
+        return self.neighbors.kneighbors(queries, count, return_distance=False)
+
+
+class FaissEngine:
+    """An index of FAISS, exact or approximate; copied and pickled as FAISS writes it."""
+
+    def __init__(self, index: Any) -> None:
+        self.index = index
+
+    @classmethod
+    def build(cls, points: np.ndarray, factory: str, search: str) -> "FaissEngine":
+        """Trains an index if need be, and adds the points."""
+        faiss = _faiss()
+        try:
+            index = faiss.index_factory(points.shape[1], factory)
+            if not index.is_trained:
+                index.train(points)
+            index.add(points)
+            if search:
+                faiss.ParameterSpace().set_index_parameters(index, search)
+        except RuntimeError as error:
+            raise ValueError(
+                f"FAISS could not build {factory!r} with search {search!r} over {len(points)} "
+                f'points: {str(error).splitlines()[-1]} Use index_factory="Flat", which is exact.'
+            ) from None
+        return cls(index)
+
+    def propose(self, queries: np.ndarray, count: int) -> np.ndarray:
+        return self.index.search(queries, count)[1]
+
+    def write(self, path: Path) -> None:
+        """Writes the index into a file."""
+        _faiss().write_index(self.index, str(path))
+
+    @classmethod
+    def read(cls, path: Path) -> "FaissEngine":
+        """Reads what `write` wrote; a RuntimeError says that it is something else."""
+        return cls(_faiss().read_index(str(path)))
+
+    def __getstate__(self) -> np.ndarray:
+        return _faiss().serialize_index(self.index)
+
+    def __setstate__(self, state: np.ndarray) -> None:
+        self.index = _faiss().deserialize_index(state)
+
+
+def _faiss() -> Any:
+    try:
+        import faiss
+    except ImportError:
+        raise ImportError(
+            '`index="faiss"` needs FAISS. Install it with `pip install faiss-cpu`, or use '
+            'index="torch", which gives the same answers as its exact kind.'
+        ) from None
+    return faiss
+
+
+ENGINES: dict[str, Callable[[np.ndarray], Engine]] = {
+    "faiss": lambda points: FaissEngine.build(points, "Flat", ""),
+    "sklearn": SklearnEngine,
+    "torch": TorchEngine,
+}
+KINDS = ("auto", *ENGINES)

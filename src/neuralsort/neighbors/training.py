@@ -1,0 +1,111 @@
+"""Learning an embedding through soft neighbours."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from neuralsort.torch.nn import DifferentiableKNN
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "sgd": lambda parameters, lr: torch.optim.SGD(parameters, lr, momentum=0.9),
+}
+
+Loss = Callable[[DifferentiableKNN, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+"""`loss(knn, query points, candidate points, query targets, candidate targets, mask)`."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long and in what portions to train.
+
+    Attributes:
+        epochs: Passes over the training points as queries.
+        batch: Queries at a time.
+        candidates: Points that a query sorts.
+        learning_rate: Of the optimiser.
+        optimizer: One of `OPTIMIZERS`.
+        patience: Epochs without a better validation before stopping.
+    """
+
+    epochs: int
+    batch: int
+    candidates: int
+    learning_rate: float
+    optimizer: str
+    patience: int
+
+
+def train(
+    network: nn.Module,
+    knn: DifferentiableKNN,
+    loss: Loss,
+    points: Tensor,
+    targets: Tensor,
+    schedule: Schedule,
+    *,
+    validate: Callable[[], float] | None = None,
+    report: Callable[[float, float | None], None],
+) -> list[dict[str, float]]:
+    """Trains a network in place; with validation, the best parameters are what is left in it.
+
+    Every training point is a query once an epoch. Its candidates are drawn from the other training
+    points: no query is its own neighbour. Random numbers are torch's global ones.
+
+    Args:
+        network: Points to embeddings.
+        knn: The layer of soft neighbours.
+        loss: Of a batch.
+        points: `(m, ...)`.
+        targets: `(m, ...)`.
+        schedule: How long.
+        validate: A score of the network as it is, larger is better; None trains to the end.
+        report: Called after every epoch with the mean loss and the score.
+
+    Returns:
+        The mean loss of every epoch, and its score if there is one.
+    """
+    parameters = [one for one in network.parameters() if one.requires_grad]
+    if not parameters:
+        return []
+    optimizer = OPTIMIZERS[schedule.optimizer](parameters, lr=schedule.learning_rate)
+    history: list[dict[str, float]] = []
+    # Where training starts is a candidate for the best as well.
+    best, kept, stale = _score(network, validate), copy.deepcopy(network.state_dict()), 0
+    for _ in range(schedule.epochs):
+        network.train()
+        total = 0.0
+        for queries in torch.randperm(len(points)).split(schedule.batch):
+            drawn = torch.randperm(len(points))[: schedule.candidates]
+            both = network(points[torch.cat((queries, drawn))])
+            ours, theirs = both[: len(queries)], both[len(queries) :]
+            others = (queries.unsqueeze(-1) != drawn).to(both.device)
+            value = loss(knn, ours, theirs, targets[queries], targets[drawn], others)
+            optimizer.zero_grad()
+            value.backward()
+            optimizer.step()
+            total += value.item() * len(queries)
+        entry = {"loss": total / len(points)}
+        score = _score(network, validate)
+        report(entry["loss"], score)
+        if score is not None and best is not None:
+            entry["score"] = score
+            if score > best:
+                best, kept, stale = score, copy.deepcopy(network.state_dict()), 0
+            else:
+                stale += 1
+        history.append(entry)
+        if validate is not None and stale >= schedule.patience:
+            break
+    if validate is not None:
+        network.load_state_dict(kept)
+    return history
+
+
+def _score(network: nn.Module, validate: Callable[[], float] | None) -> float | None:
+    network.eval()
+    return None if validate is None else validate()

@@ -1,0 +1,97 @@
+"""Soft nearest neighbours: candidates in the order of their distance from a query, relaxed."""
+
+import torch
+from torch import Tensor
+
+from . import _checks
+from .noise import gumbel
+from .operators import Relaxation, relaxed
+from .permutation import RelaxedPermutation, matmul, working
+from .relaxations import neuralsort
+
+
+def squared_distances(queries: Tensor, candidates: Tensor) -> Tensor:
+    r"""Squared Euclidean distances, without a tensor of queries by candidates by features.
+
+    $$\lVert q - c \rVert^2 = \lVert q \rVert^2 + \lVert c \rVert^2 - 2 q \cdot c$$
+
+    Both are moved first so that the candidates have mean 0: a common offset would cancel, and take
+    digits with it.
+
+    Args:
+        queries: `(..., q, d)`.
+        candidates: `(..., n, d)`.
+
+    Returns:
+        `(..., q, n)`, not negative. Half precision computes in float32.
+
+    Raises:
+        TypeError: If one of them is not floating point.
+        ValueError: If they differ in d.
+
+    Example:
+        >>> squared_distances(torch.tensor([[0.0, 3.0]]), torch.tensor([[4.0, 0.0], [0.0, 3.0]]))
+        tensor([[25.,  0.]])
+    """
+    queries, candidates = _checks.points(queries, candidates)
+    out = torch.promote_types(queries.dtype, candidates.dtype)
+    queries, candidates = queries.to(working(out)), candidates.to(working(out))
+    centre = candidates.detach().mean(-2, keepdim=True)
+    queries, candidates = queries - centre, candidates - centre
+    squares = queries.square().sum(-1, keepdim=True) + candidates.square().sum(-1).unsqueeze(-2)
+    return (squares - 2 * matmul(queries, candidates.mT)).clamp(min=0).to(out)
+
+
+def soft_neighbours(
+    queries: Tensor,
+    candidates: Tensor,
+    *,
+    k: int,
+    tau: float | Tensor = 1.0,
+    samples: int | None = None,
+    mask: Tensor | None = None,
+    relax: Relaxation = neuralsort,
+    generator: torch.Generator | None = None,
+) -> RelaxedPermutation:
+    r"""The k nearest candidates of every query, softly.
+
+    $$\widehat P_{\text{sort}(s)}[1{:}k], \qquad s_j = -\lVert q - c_j \rVert^2$$
+
+    As `tau` tends to 0, row i becomes the one-hot row of the i-th nearest candidate.
+
+    Args:
+        queries: `(..., q, d)`.
+        candidates: `(..., n, d)`.
+        k: How many neighbours, from 1 to n.
+        tau: Temperature, in units of squared distance.
+        samples: None sorts the distances themselves. A number draws so many orders of
+            Plackett-Luce with logits $s$ for every query, each with noise of its own.
+        mask: `(..., q, n)` boolean, or what broadcasts to it: True where the candidate may be a
+            neighbour of the query. A query among the candidates must not be its own.
+        relax: The relaxation.
+        generator: Source of randomness for samples; the global one if None.
+
+    Returns:
+        The operator `(..., q, k, n)`, with the samples first if any: row i weighs the candidates
+        for the place of the i-th neighbour. Only k rows are computed.
+
+    Raises:
+        TypeError: If the points are not floating point, or `mask` is not boolean.
+        ValueError: If shapes do not fit, or `k` or `samples` is out of range.
+
+    Example:
+        >>> points = torch.tensor([[0.0], [1.0], [5.0]])
+        >>> soft_neighbours(torch.tensor([[1.2]]), points, k=2, tau=0.1).permutation()
+        tensor([[1, 0]])
+
+    Reference: Grover et al. (2019), the kNN experiment. Time and memory: a product of matrices for
+    the distances, and k rows of `relax` for every query.
+    """
+    scores = -squared_distances(queries, candidates)
+    k = _checks.neighbours(k, scores.shape[-1])
+    mask = _checks.mask(mask, scores)
+    if samples is not None:
+        shape = torch.Size((_checks.samples(samples), *scores.shape))
+        noise = gumbel(shape, device=scores.device, generator=generator)
+        scores = scores + noise.to(scores.dtype)
+    return relaxed(scores, tau, mask, relax).top(k)

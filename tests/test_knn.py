@@ -1,0 +1,150 @@
+"""Soft neighbours: the oracle, the hard limit, masks, chunks, samples, messages."""
+
+import functools
+
+import numpy as np
+import pytest
+import torch
+
+import neuralsort.torch as ns
+from neuralsort.torch import nn
+from neuralsort.torch.knn import soft_neighbours, squared_distances
+from tests import oracle
+
+GENERATOR = torch.Generator().manual_seed(0)
+QUERIES = torch.randn(7, 3, generator=GENERATOR, dtype=torch.float64)
+CANDIDATES = torch.randn(11, 3, generator=GENERATOR, dtype=torch.float64)
+LABELS = torch.eye(4, dtype=torch.float64)[torch.arange(11) % 4]
+
+
+def test_distances_are_those_of_the_definition():
+    expected = (QUERIES.unsqueeze(1) - CANDIDATES).square().sum(-1)
+    torch.testing.assert_close(squared_distances(QUERIES, CANDIDATES), expected)
+
+
+def test_distances_survive_a_common_offset():
+    """The plain formula in float32 has an error of about 1 here."""
+    moved = squared_distances((QUERIES + 1e3).float(), (CANDIDATES + 1e3).float())
+    expected = squared_distances(QUERIES, CANDIDATES)
+    torch.testing.assert_close(moved.double(), expected, atol=2e-3, rtol=1e-3)
+
+
+def test_distance_from_itself_is_zero_with_zero_gradient():
+    x = QUERIES.clone().requires_grad_()
+    own = squared_distances(x, x).diagonal()
+    assert (own <= 1e-15).all()
+    (gradient,) = torch.autograd.grad(own.sum(), x)
+    torch.testing.assert_close(gradient, torch.zeros_like(x), atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("tau", [0.1, 1.0, 10.0])
+def test_rows_are_those_of_the_oracle(tau):
+    rows = nn.DifferentiableKNN(3, tau=tau)(QUERIES, CANDIDATES, LABELS)
+    assert rows.shape == (7, 3, 4)
+    for query, row in zip(QUERIES.numpy(), rows.numpy(), strict=True):
+        scores = [-float(((query - c) ** 2).sum()) for c in CANDIDATES.numpy()]
+        expected = oracle.neuralsort(scores, tau)[:3] @ LABELS.numpy()
+        np.testing.assert_allclose(row, expected, atol=1e-10)
+
+
+def test_the_loss_of_the_layer_is_the_loss_of_the_paper():
+    knn = nn.DifferentiableKNN(3, tau=0.7)
+    classes = torch.arange(7) % 4
+    rows = knn(QUERIES, CANDIDATES, LABELS)
+    by_rows = -rows.gather(-1, classes.view(-1, 1, 1).expand(-1, 3, 1)).mean()
+    same = LABELS.argmax(-1) == classes.unsqueeze(-1)
+    by_loss = ns.knn_loss(knn.neighbours(QUERIES, CANDIDATES), same, k=3)
+    torch.testing.assert_close(by_rows, by_loss)
+
+
+def test_hard_limit_is_the_nearest_candidates():
+    order = soft_neighbours(QUERIES, CANDIDATES, k=4, tau=0.0).permutation()
+    distances = (QUERIES.unsqueeze(1) - CANDIDATES).square().sum(-1)
+    assert torch.equal(order, distances.argsort(-1)[:, :4])
+
+
+def test_no_query_is_its_own_neighbour_under_the_mask():
+    others = ~torch.eye(7, dtype=torch.bool)
+    P = soft_neighbours(QUERIES, QUERIES, k=6, tau=5.0, mask=others)
+    assert P.to_dense().diagonal(dim1=0, dim2=-1).eq(0).all()
+    without = [
+        soft_neighbours(QUERIES[i : i + 1], QUERIES[others[i]], k=6, tau=5.0) for i in range(7)
+    ]
+    for i, one in enumerate(without):
+        torch.testing.assert_close(P.to_dense()[i][:, others[i]], one.to_dense()[0])
+
+
+def test_places_of_neighbours_that_are_not_there_hold_nothing():
+    mask = torch.zeros(7, 11, dtype=torch.bool)
+    mask[:, :2] = True
+    rows = nn.DifferentiableKNN(3)(QUERIES, CANDIDATES, LABELS, mask=mask)
+    torch.testing.assert_close(rows.sum(-1), torch.tensor([1.0, 1.0, 0.0]).double().expand(7, 3))
+
+
+def test_chunks_change_nothing(monkeypatch):
+    knn = nn.DifferentiableKNN(3)
+    mask = torch.rand(7, 11, generator=GENERATOR) < 0.7
+    whole = knn(QUERIES, CANDIDATES, LABELS, mask=mask)
+    monkeypatch.setattr(nn.DifferentiableKNN, "_LARGEST", 25)
+    torch.testing.assert_close(knn(QUERIES, CANDIDATES, LABELS, mask=mask), whole)
+
+
+def test_only_k_rows_are_computed():
+    assert soft_neighbours(QUERIES, CANDIDATES, k=2).shape == (7, 2, 11)
+    assert soft_neighbours(QUERIES, CANDIDATES, k=2, samples=5).shape == (5, 7, 2, 11)
+
+
+def test_samples_have_noise_of_their_own_and_average_to_placket_luce():
+    generator = torch.Generator().manual_seed(1)
+    draws = soft_neighbours(
+        QUERIES[:1].expand(2, 3), CANDIDATES, k=1, tau=0.0, samples=20_000, generator=generator
+    ).to_dense()
+    assert not torch.equal(draws[:, 0], draws[:, 1])
+    share = draws.mean(0)[:, 0]
+    expected = (-squared_distances(QUERIES[:1], CANDIDATES)).softmax(-1).expand(2, 11)
+    torch.testing.assert_close(share, expected, atol=0.015, rtol=0)
+
+
+def test_samples_repeat_with_their_generator():
+    draw = functools.partial(soft_neighbours, QUERIES, CANDIDATES, k=2, samples=3)
+    one, two = (draw(generator=torch.Generator().manual_seed(5)).to_dense() for _ in range(2))
+    assert torch.equal(one, two)
+
+
+def test_gradients_flow_to_both():
+    knn = nn.DifferentiableKNN(2, tau=0.9)
+    points = QUERIES[:3].clone().requires_grad_(), CANDIDATES[:5].clone().requires_grad_()
+    assert torch.autograd.gradcheck(lambda q, c: knn(q, c, LABELS[:5]), points)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_computes_long(dtype):
+    short = squared_distances(QUERIES.to(dtype), CANDIDATES.to(dtype))
+    long = squared_distances(QUERIES.to(dtype).double(), CANDIDATES.to(dtype).double())
+    assert short.dtype is dtype
+    torch.testing.assert_close(short.double(), long, rtol=2**-7, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (lambda: soft_neighbours(QUERIES.long(), CANDIDATES, k=1), TypeError, r"`queries`.*int64"),
+        (lambda: soft_neighbours(QUERIES[0], CANDIDATES, k=1), ValueError, r"\(\.\.\., m, d\).*3"),
+        (
+            lambda: soft_neighbours(QUERIES, CANDIDATES[:, :2], k=1),
+            ValueError,
+            r"one space, got 3 and 2 features.*same network",
+        ),
+        (lambda: soft_neighbours(QUERIES, CANDIDATES, k=12), ValueError, r"`k`.*12"),
+        (lambda: soft_neighbours(QUERIES, CANDIDATES, k=0), ValueError, r"at least 1, got 0"),
+        (lambda: soft_neighbours(QUERIES, CANDIDATES, k=1, samples=0), ValueError, r"`samples`"),
+        (
+            lambda: soft_neighbours(QUERIES, CANDIDATES, k=1, mask=torch.ones(7, 11)),
+            TypeError,
+            r"mask.*bool",
+        ),
+    ],
+)
+def test_messages(call, kind, message):
+    with pytest.raises(kind, match=message):
+        call()
