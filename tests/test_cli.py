@@ -49,6 +49,10 @@ def no_work(monkeypatch):
         (["--steps", "-3"], "--steps must be at least 1, got -3"),
         (["--patience", "-1"], "--patience must not be negative, got -1"),
         (["--checkpoint-seconds", "-1"], "--checkpoint-seconds must not be negative"),
+        (["--checkpoint-seconds", "nan"], "--checkpoint-seconds must not be negative"),
+        (["--results", __file__], "--results must be a folder, but"),
+        (["--run", __file__], "--run must be a folder, but"),
+        (["--device", "cuda"], "--device cuda cannot be used here"),
         (["--n", "five"], "invalid"),
     ],
 )
@@ -117,14 +121,25 @@ def test_evaluate_needs_a_finished_run(tmp_path, capsys):
     assert "not the folder of a finished run" in refused(capsys, "evaluate", str(tmp_path))
 
 
-def test_interrupt_says_how_to_go_on(tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("kind", [train.Interrupted, KeyboardInterrupt])
+@pytest.mark.parametrize("folder", ["a folder", "a[/b]c", "a[bold]c"])
+def test_interrupt_says_how_to_go_on(capsys, monkeypatch, kind, folder):
     def stop(*arguments):
-        raise train.Interrupted
+        raise kind
 
     monkeypatch.setattr(cli, "run", stop)
-    assert cli.main(["train", "sort", "--n", "7", "--run", "a folder"]) == 130
+    assert cli.main(["train", "sort", "--n", "7", "--run", folder]) == 130
     said = capsys.readouterr().err
-    assert "neuralsort train sort --n 7 --run 'a folder'" in said
+    assert f"neuralsort train sort --n 7 --run '{folder}'" in said
+    assert ("checkpoint" in said) == (kind is train.Interrupted)
+
+
+def test_broken_lines_and_folders_are_errors_not_tracebacks(tmp_path, capsys):
+    (tmp_path / "sort.jsonl").write_text("{")
+    assert "line 1 is not JSON" in refused(capsys, "report", "--results", str(tmp_path))
+    (tmp_path / "sort.jsonl").unlink()
+    said = refused(capsys, "report", "--results", str(tmp_path), "--out", __file__)
+    assert "no lines of results" in said
 
 
 def test_progress_is_quiet_where_there_is_no_terminal(tmp_path, capsys):
@@ -168,12 +183,16 @@ def test_quickstart_tells_the_whole_story(tmp_path, capsys, monkeypatch):
             (name, type(config)(method=config.method, **small)) for name, config in whole
         ],
     )
+    (tmp_path / "report" / "results").mkdir(parents=True)
+    (tmp_path / "report" / "runs").mkdir()
     quickstart.quickstart(out=tmp_path / "report")
     said = capsys.readouterr().out
     for words in ("Deterministic NeuralSort", "Stochastic NeuralSort", "Sinkhorn", "median"):
         assert words in said
     assert (tmp_path / "report" / "index.html").is_file()
-    assert not (tmp_path / "report" / "runs").exists()
+    assert {path.name for path in (tmp_path / "report").iterdir()} >= {"results", "runs"}  # others'
     quickstart.quickstart(out=tmp_path / "report")  # anew, not added to
-    lines = (tmp_path / "report" / "results" / "sort.jsonl").read_text().splitlines()
+    work = tmp_path / "report" / "quickstart-seed0"
+    assert [path.name for path in work.iterdir()] == ["results"]
+    lines = (work / "results" / "sort.jsonl").read_text().splitlines()
     assert len(lines) == sum(name == "sort" for name, _ in whole)

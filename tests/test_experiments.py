@@ -30,7 +30,9 @@ from neuralsort.experiments import (
     paper,
     record,
     report,
+    sorting,
     tables,
+    train,
 )
 from neuralsort.experiments.checkpoint import CheckpointError
 from neuralsort.experiments.data import Digits, Sequences
@@ -41,7 +43,7 @@ from neuralsort.experiments.plan import ConfigError
 from neuralsort.experiments.randomness import generator_for, seed_for
 from neuralsort.experiments.reproduction import runs
 from neuralsort.experiments.sorting import SortConfig, SortModel, SortStudy, outcomes
-from neuralsort.experiments.study import evaluate, run
+from neuralsort.experiments.study import MODEL, RESULT, evaluate, run
 
 NEEDS_DATA = pytest.mark.skipif(
     "NEURALSORT_DATA" not in os.environ, reason="NEURALSORT_DATA names no folder with MNIST"
@@ -488,7 +490,7 @@ def test_temperature_is_chosen_on_validation(tmp_path):
     best = {t["tau"]: max(h["exact_match"] for h in t["history"]) for t in line["trials"]}
     assert best.keys() == {0.5, 4.0}
     assert best[line["tau"]] == max(best.values())
-    assert (tmp_path / "run" / "tau-4").is_dir()
+    assert (tmp_path / "run" / "tau-4.0").is_dir()
 
 
 def test_finished_run_is_not_done_again(tmp_path):
@@ -512,9 +514,9 @@ def test_line_that_a_kill_kept_from_the_results_is_added_later(tmp_path):
 def test_evaluation_at_another_length_adds_a_line(tmp_path):
     config = small(SortConfig, tmp_path)
     trained = run(SortStudy(), config)
-    again = evaluate(SortStudy(), SortConfig(results=config.results), config.run)
+    (again,) = evaluate(SortStudy(), SortConfig(results=config.results), config.run)
     assert again["metrics"] == trained["metrics"]
-    longer = evaluate(SortStudy(), SortConfig(results=config.results), config.run, n=6)
+    (longer,) = evaluate(SortStudy(), SortConfig(results=config.results), config.run, lengths=[6])
     assert (longer["n"], longer["config"]["train_n"]) == (6, 3)
     assert len(record.read(tmp_path / "results")) == 2  # the same line is not added twice
 
@@ -522,8 +524,57 @@ def test_evaluation_at_another_length_adds_a_line(tmp_path):
 def test_baselines_are_tied_to_their_length(tmp_path):
     config = small(SortConfig, tmp_path, method="vanilla")
     run(SortStudy(), config)
+    options = SortConfig(results=tmp_path / "again")
     with pytest.raises(ConfigError, match="trained for lists of 3 and takes no others, got --n 5"):
-        evaluate(SortStudy(), SortConfig(results=config.results), config.run, n=5)
+        list(evaluate(SortStudy(), options, config.run, lengths=[3, 5]))
+    assert not options.results.exists()  # all lengths are looked at before any is tested
+
+
+def test_methods_without_a_temperature_are_trained_once(tmp_path):
+    for method in ("vanilla", "reinforce"):
+        config = small(SortConfig, tmp_path, method=method, recipe="paper")
+        assert len(SortStudy().taus(config)) == 1
+    assert len(SortStudy().taus(small(SortConfig, tmp_path, recipe="paper"))) == 5
+
+
+def test_reinforce_is_tested_as_it_was_trained_with_hard_permutations(tmp_path):
+    line = run(SortStudy(), small(SortConfig, tmp_path, method="reinforce", tau=(16.0,)))
+    assert line["metrics"]["squared_difference"] == 0
+
+
+def test_a_temperature_that_diverges_loses_and_does_not_stop_the_others(tmp_path, monkeypatch):
+    forward = sorting.SortModel.forward
+
+    def spoilt(self, images, order):
+        return forward(self, images, order) * (math.nan if self.ordering.tau == 1.0 else 1.0)
+
+    monkeypatch.setattr(sorting.SortModel, "forward", spoilt)
+    line = run(SortStudy(), small(SortConfig, tmp_path, tau=(1.0, 2.0)))
+    assert line["tau"] == 2.0
+    assert [trial["tau"] for trial in line["trials"] if "diverged" in trial] == [1.0]
+    alone = small(SortConfig, tmp_path, tau=(1.0,), run=tmp_path / "alone")
+    with pytest.raises(train.Diverged, match=r"diverged at step 0.*nan.*Lower --lr"):
+        run(SortStudy(), alone)
+
+
+@pytest.mark.parametrize("damage", ["truncate", "no model"])
+def test_damaged_result_is_made_again_from_the_checkpoint(tmp_path, damage):
+    config = small(SortConfig, tmp_path)
+    line = run(SortStudy(), config)
+    if damage == "truncate":
+        (tmp_path / "run" / RESULT).write_text('{"study"')
+    else:
+        (tmp_path / "run" / MODEL).unlink()
+    again = run(SortStudy(), config)
+    assert again["metrics"] == line["metrics"]
+    assert json.loads((tmp_path / "run" / RESULT).read_text())["metrics"] == line["metrics"]
+    assert (tmp_path / "run" / MODEL).exists()
+
+
+def test_bfloat16_networks_still_score_in_float32():
+    places = PlaceSum(4, 10, 1)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert places(torch.rand(3, 4, 10, dtype=torch.bfloat16)).dtype == torch.float32
 
 
 def test_learning_beats_chance_within_seconds(tmp_path):
@@ -554,7 +605,7 @@ def test_building_a_batch_is_a_small_part_of_a_step(digits):
 def test_reproduction_names_every_run_once():
     chosen = list(runs("mnist", "fast"))
     folders = [config.folder(study) for study, config in chosen]
-    assert len(folders) == len(set(folders)) == 27
+    assert len(folders) == len(set(folders)) == 41
     det = {c.n for s, c in chosen if (s, c.method) == ("sort", "neuralsort")}
     assert det == {3, 5, 7, 9, 15}
 
@@ -591,23 +642,47 @@ def test_table_has_ours_the_papers_and_what_is_missing():
     rows = {row[0][0]: row[1:] for row in table.rows}
     column = paper.SORT_LENGTHS.index(5)
     cell = rows["Deterministic NeuralSort"][column]
-    assert cell == ["0.900 (0.950)", "95 %: 0.890 to 0.910", "11 min", "paper: 0.837 (0.927)"]
+    limited = "1 of 9 steps"
+    interval = "95 %: 0.890 to 0.910"
+    assert cell == ["0.900 (0.950)", interval, "11 min", limited, "paper: 0.837 (0.927)"]
     assert rows["Deterministic NeuralSort"][0] == ["missing", "paper: 0.930 (0.951)"]
     assert rows["Vanilla"][column] == ["missing", "paper: 0.093 (0.603)"]
 
 
 def test_seeds_share_a_cell_and_the_last_line_of_a_run_counts():
     lines = [fake_line(exact=0.1), fake_line(exact=0.8), fake_line(exact=0.9, seed=1)]
-    table = tables.sort_table(tables.latest(lines), "mnist")
+    table = tables.sort_table(tables.chosen(lines), "mnist")
     (row,) = [row for row in table.rows if row[0][0] == "Deterministic NeuralSort"]
-    assert row[2][:2] == ["0.850 (0.950)", "2 seeds: 0.800 to 0.900"]
+    seeds, interval = "2 seeds: 0.800 to 0.900 (0.950 to 0.950)", "seed 0, 95 %: 0.790 to 0.810"
+    assert row[2][:3] == ["0.850 (0.950)", seeds, interval]
+
+
+def test_a_short_trial_does_not_take_the_place_of_a_long_run():
+    long = fake_line(exact=0.9, steps=600)
+    for later in (fake_line(exact=0.1, steps=20), fake_line(exact=0.1, steps=600, test_lists=0)):
+        assert (
+            tables.chosen([long | {"test_lists": 10_000}, later])[0]["metrics"] == long["metrics"]
+        )
+
+
+def test_numbers_of_other_sizes_have_rows_and_columns_of_their_own():
+    lines = [fake_line(), fake_line(exact=0.5, places=5), fake_line(exact=0.7, n=4)]
+    table = tables.sort_table(tables.chosen(lines), "mnist")
+    assert table.header == ["method", *(f"n = {n}" for n in (3, 4, 5, 7, 9, 15))]
+    rows = {tuple(row[0]): row for row in table.rows}
+    usual = rows["Deterministic NeuralSort", "recipe: fast"]
+    assert (usual[2][0], usual[2][-1]) == ("0.700 (0.950)", "paper: not given")
+    assert usual[3][0] == "0.900 (0.950)"
+    other = rows["Deterministic NeuralSort", "recipe: fast", "numbers of 5 digits"]
+    assert other[3][0] == "0.500 (0.950)"
+    assert other[1] == ["missing"]
 
 
 def test_runs_trained_at_the_length_come_first_and_others_say_so():
     other = {"config": fake_line()["config"] | {"train_n": 15}}
     both = [fake_line(exact=0.8), fake_line(exact=0.9, **other)]
     for lines, expected in ((both, "0.800 (0.950)"), (both[1:], "0.900 (0.950)")):
-        table = tables.sort_table(tables.latest(lines), "mnist")
+        table = tables.sort_table(tables.chosen(lines), "mnist")
         (row,) = [row for row in table.rows if row[0][0] == "Deterministic NeuralSort"]
         assert row[2][0] == expected
         assert ("trained at n = 15" in row[2]) == (len(lines) == 1)
@@ -644,7 +719,23 @@ def test_report_without_lines_says_what_to_do(tmp_path):
         report.write_report(tmp_path, tmp_path / "report")
 
 
-def test_broken_line_is_named(tmp_path):
-    (tmp_path / "sort.jsonl").write_text('{"a": 1}\n{"a": \n')
-    with pytest.raises(ValueError, match=r"sort\.jsonl, line 2 is not JSON"):
-        record.read(tmp_path)
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"study": "a"}\n\n{"a": \n', r"sort\.jsonl, line 3 is not JSON"),
+        ('{"a": 1}\n', r"sort\.jsonl, line 1 does not name its study"),
+        ("[1]\n", r"sort\.jsonl, line 1 does not name its study"),
+        ('{"study": "sort"}\n', r"study sort lacks commit, config, data"),
+    ],
+)
+def test_lines_that_are_none_are_named(tmp_path, text, message):
+    (tmp_path / "sort.jsonl").write_text(text)
+    with pytest.raises(record.RecordError, match=message):
+        report.write_report(tmp_path, tmp_path / "report")
+
+
+def test_a_torn_line_does_not_take_the_next_one_with_it(tmp_path):
+    path = tmp_path / "sort.jsonl"
+    path.write_text('{"study": "so')
+    record.append(path, {"study": "sort"})
+    assert path.read_text().splitlines() == ['{"study": "so', '{"study": "sort"}']

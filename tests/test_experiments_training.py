@@ -19,6 +19,7 @@ from neuralsort.experiments.randomness import generator_for, seed_for
 from neuralsort.experiments.study import MODEL, RESULT
 from neuralsort.experiments.train import (
     CHECKPOINT,
+    Diverged,
     Interrupted,
     Trainer,
     make_fabric,
@@ -309,3 +310,25 @@ def test_two_processes_train_as_one_with_the_same_batch(tmp_path):
         assert torch.allclose(tensor, b[name], rtol=0, atol=1e-10), name
     line = json.loads((tmp_path / "two" / RESULT).read_text())
     assert line["config"]["processes"] == 2
+
+
+def test_two_processes_agree_on_checkpoints_and_on_when_to_stop(tmp_path):
+    """With batch norm, whose statistics differ between processes, and clocks that do too."""
+    options = ["train", "sort", *TINY, "--steps", "40", "--patience", "1"]
+    options += ["--checkpoint-seconds", "0.02", "--run", str(tmp_path / "run")]
+    options += ["--results", str(tmp_path / "results")]
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "--"]
+    done = subprocess.run(
+        [sys.executable, *launch, "neuralsort.experiments.cli", *options],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("exact_match") == 1
+
+
+def test_diverging_says_what_to_try(tmp_path):
+    with pytest.raises(Diverged, match=r"diverged at step \d+.*Lower --lr"):
+        trainer(tmp_path, plan=replace(PLAN, lr=1e30, optimizer="sgd")).run("too fast")

@@ -1,5 +1,6 @@
 """The command line `neuralsort`: the paper's studies, from data to report."""
 
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -8,6 +9,7 @@ from typing import Any, Literal
 
 import tyro
 from rich.console import Console
+from rich.markup import escape
 
 from . import files as sources
 from .checkpoint import CheckpointError
@@ -17,12 +19,16 @@ from .plan import ConfigError
 from .quickstart import quickstart
 from .ranking import RankingConfig
 from .ranking import run as run_ranking
+from .record import RecordError
 from .report import write_report
 from .reproduction import reproduce
 from .sorting import SortConfig
 from .studies import STUDIES
 from .study import evaluate, finished_line, run
-from .train import Interrupted
+from .train import Diverged, Interrupted
+
+FAILURES = (ConfigError, sources.DataError, CheckpointError, RecordError, Diverged)
+"""What people can do something about; the message says what."""
 
 Source = Literal["mnist", "fashion-mnist", "cifar10"]
 
@@ -76,8 +82,9 @@ def evaluate_run(
         results: Folder of the result lines.
     """
     study, config = STUDIES[finished_line(run)["study"]]
-    for length in n or (None,):
-        _tell(evaluate(study, config(data_dir=data_dir, results=results), run, n=length))
+    options = config(data_dir=data_dir, results=results)
+    for line in evaluate(study, options, run, lengths=n):
+        _tell(line)
 
 
 app.command(reproduce)
@@ -135,7 +142,9 @@ def check(source: tyro.conf.Positional[Source] = "mnist", data_dir: Path | None 
 
 
 def _tell(line: dict[str, Any]) -> None:
-    """Prints what a run came to."""
+    """Prints what a run came to; of several processes, the first does."""
+    if os.environ.get("RANK", "0") != "0":
+        return
     size = STUDIES[line["study"]].config.sizes[0]
     about = f"{line['data']}, {size} = {line[size]}, {line['recipe']}"
     print(f"{line['study']} {line['method']}, {about}:")
@@ -160,12 +169,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         app.cli(prog="neuralsort", args=given)
-    except (ConfigError, sources.DataError, CheckpointError) as error:
-        console.print(f"[bold red]Error:[/] {error}", highlight=False, soft_wrap=True)
+    except (*FAILURES, OSError) as error:
+        text = escape(str(error))
+        console.print(f"[bold red]Error:[/] {text}", highlight=False, soft_wrap=True)
         return 2
-    except Interrupted:
-        console.print("Stopped, with a checkpoint. To go on, run the same command again:")
-        console.print(f"  neuralsort {shlex.join(given)}", highlight=False, soft_wrap=True)
+    except (Interrupted, KeyboardInterrupt) as stop:
+        kept = ", with a checkpoint" if isinstance(stop, Interrupted) else ""
+        command = escape(f"neuralsort {shlex.join(given)}")
+        console.print(f"Stopped{kept}. To go on, run the same command again:")
+        console.print(f"  {command}", highlight=False, soft_wrap=True)
         return 130
     return 0
 

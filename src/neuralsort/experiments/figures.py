@@ -63,19 +63,20 @@ def _trained(line: Line) -> int:
 
 def gradient_variance(lines: Sequence[Line], path: Path) -> Path | None:
     """Log-variance of gradient entries during training, one curve per temperature."""
-    runs: dict[str, list[tuple[float, list[dict[str, float]]]]] = {}
+    runs: dict[str, dict[float, list[dict[str, float]]]] = {}
     for line in lines:
         if line["study"] == "sort" and line["method"] in ("neuralsort", "stochastic_neuralsort"):
             for trial in line["trials"]:
                 points = [one for one in trial["history"] if one["log_variance"] is not None]
                 if points and line["n"] == line["config"]["train_n"] and line["seed"] == 0:
                     title = f"{name(line['method'])}, n = {line['n']}, {line['recipe']}"
-                    runs.setdefault(title, []).append((trial["tau"], points))
+                    curves = runs.setdefault(title, {})
+                    curves[trial["tau"]] = max(points, curves.get(trial["tau"], []), key=len)
     if not runs:
         return None
     figure, panels = _panels(len(runs))
     for axes, (title, curves) in zip(panels, sorted(runs.items()), strict=True):
-        for index, (tau, points) in enumerate(sorted(curves, key=lambda curve: curve[0])):
+        for index, (tau, points) in enumerate(sorted(curves.items())):
             steps, values = [one["step"] for one in points], [one["log_variance"] for one in points]
             axes.plot(steps, values, color=COLOURS[index % 10], marker="o", markersize=3)
             axes.annotate(f" tau = {tau:g}", (steps[-1], values[-1]), fontsize=7)
@@ -143,7 +144,9 @@ def projection(line: Line, path: Path) -> Path:
             mine = [i for i, one in enumerate(kept["labels"]) if one == label]
             axes.scatter([x[i] for i in mine], [y[i] for i in mine], s=4, color=colour)
         axes.set(title=f"{when} training", xticks=[], yticks=[])
-    panels[1].legend(range(len(COLOURS)), markerscale=3, fontsize=7, bbox_to_anchor=(1, 1))
+    panels[1].legend(
+        list(map(str, range(len(COLOURS)))), markerscale=3, fontsize=7, bbox_to_anchor=(1, 1)
+    )
     return _save(figure, path)
 
 

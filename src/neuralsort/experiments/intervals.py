@@ -18,7 +18,9 @@ def wilson(share: float, count: int) -> Interval:
     middle = share + _Z**2 / (2 * count)
     spread = _Z * math.sqrt(share * (1 - share) / count + _Z**2 / (4 * count**2))
     scale = 1 + _Z**2 / count
-    return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
+    low = (middle - spread) / scale if share else 0.0  # but for rounding
+    high = (middle + spread) / scale if share != 1 else 1.0
+    return low, high
 
 
 def bootstrap(

@@ -97,7 +97,10 @@ class PlaceSum(nn.Module):
 
     def forward(self, kinds: Tensor) -> Tensor:
         """`(..., l, kinds) -> (..., outputs)`."""
-        return torch.einsum("...pk,pko->...o", kinds, self.weights * (3 * self.gains).exp())
+        # Never in bfloat16, which cannot tell numbers of four digits apart.
+        with torch.autocast(kinds.device.type, enabled=False):
+            weights = self.weights * (3 * self.gains).exp()
+            return torch.einsum("...pk,pko->...o", kinds.to(weights.dtype), weights)
 
 
 class Gain(nn.Module):

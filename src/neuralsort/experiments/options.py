@@ -68,11 +68,14 @@ class StudyConfig:
             raise ConfigError(f"--lr must be a positive number, got {self.lr}.")
         for name in ("patience", "checkpoint_seconds"):
             value = getattr(self, name)
-            if value is not None and value < 0:
+            if value is not None and not value >= 0:
                 raise ConfigError(f"--{name.replace('_', '-')} must not be negative, got {value}.")
         for tau in self.tau:
             if not (tau > 0 and math.isfinite(tau)):
                 raise ConfigError(f"--tau must be positive numbers, got {tau}.")
+        for name, path in (("run", self.run), ("results", self.results)):
+            if path is not None and path.exists() and not path.is_dir():
+                raise ConfigError(f"--{name} must be a folder, but {path} is a file.")
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -72,9 +72,15 @@ class BySampledScore(ByScore):
 
 
 class ByScoreFunction(ByScore):
-    """REINFORCE: exact samples of Plackett-Luce, with a leave-one-out baseline."""
+    """REINFORCE: exact samples of Plackett-Luce, with a leave-one-out baseline.
+
+    It has seen permutations alone, so without samples it gives the hard sort.
+    """
 
     needs_finite_costs = True
+
+    def forward(self, items: Tensor) -> ns.RelaxedPermutation:
+        return self.relax(self.scores(items), tau=0.0)
 
     def expected(self, cost: Cost, items: Tensor) -> Tensor:
         return ns.estimators.score_function_expectation(cost, self.scores(items), samples=SAMPLES)
@@ -128,6 +134,9 @@ class ByRows(Ordering):
         n = items.shape[1]
         return ns.RelaxedPermutation.from_dense(joined.unflatten(-1, (n, n)).softmax(-1))
 
+
+WITHOUT_TAU = ("constant", "vanilla", "reinforce")
+"""The methods that no temperature changes."""
 
 BY_MATRIX = ("vanilla", "sinkhorn", "gumbel_sinkhorn")
 """The methods that ask for n outputs per item instead of one, and are tied to lists of n."""

@@ -46,7 +46,8 @@ def quickstart(out: Path = Path("report"), seed: int = 0) -> None:
         out: Folder for the report.
         seed: Of parameters, batches and noise.
     """
-    checkpoints, results = out / "runs", out / "results"
+    work = out / f"quickstart-seed{seed}"
+    checkpoints, results = work / "runs", work / "results"
     if not checkpoints.exists():  # else an earlier quickstart was interrupted, and goes on
         shutil.rmtree(results, ignore_errors=True)
     lines: dict[str, list[Line]] = {study: [] for study in STUDIES}

@@ -10,6 +10,11 @@ from typing import Any
 
 import torch
 
+
+class RecordError(Exception):
+    """Lines of results that cannot be used; the message says which, and what to do."""
+
+
 _PACKAGES = ("neuralsort", "torch", "numpy", "lightning-fabric", "scikit-learn")
 
 
@@ -29,12 +34,14 @@ def environment() -> dict[str, Any]:
 
 def append(path: Path, line: dict[str, Any]) -> None:
     """Adds a line to a file of results, unless it is there already."""
-    text = json.dumps(line)
-    if path.exists() and text in path.read_text().splitlines():
+    text = json.dumps(line, allow_nan=False)
+    old = path.read_text() if path.exists() else ""
+    if text in old.splitlines():
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
-        file.write(text + "\n")
+        # Whoever was killed while writing left a line without an end.
+        file.write(("\n" if old and not old.endswith("\n") else "") + text + "\n")
         file.flush()
         os.fsync(file.fileno())
 
@@ -43,17 +50,25 @@ def read(folder: Path) -> list[dict[str, Any]]:
     """All lines of all files of a folder, in the order of file names.
 
     Raises:
-        ValueError: If a line is not JSON.
+        RecordError: If a line is not JSON, or no line of results.
     """
     lines = []
     for path in sorted(folder.glob("*.jsonl")):
         for number, text in enumerate(path.read_text().splitlines(), start=1):
+            if not text.strip():
+                continue
             try:
-                lines.append(json.loads(text))
+                line = json.loads(text)
             except json.JSONDecodeError as error:
-                raise ValueError(
-                    f"{path}, line {number} is not JSON ({error}). Repair it."
+                raise RecordError(
+                    f"{path}, line {number} is not JSON ({error}). Repair or delete it."
                 ) from None
+            if not isinstance(line, dict) or "study" not in line:
+                raise RecordError(
+                    f"{path}, line {number} does not name its study, so it is no line of results. "
+                    "Repair or delete it."
+                )
+            lines.append(line)
     return lines
 
 

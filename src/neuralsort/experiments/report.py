@@ -62,13 +62,13 @@ def write_report(results: Path, out: Path) -> Path:
     Raises:
         ConfigError: If there is nothing to show.
     """
-    lines = tables.latest([one for one in record.read(results) if one["study"] in figures.CHOSEN])
+    lines = [_complete(one) for one in record.read(results) if one["study"] in figures.CHOSEN]
     if not lines:
         raise ConfigError(f"There are no lines of results in {results}. Train something first.")
     lists = [line for line in lines if line["study"] != "knn"]
     sources = sorted({line["data"] for line in lists}, reverse=True)
     sections = [_section(lists, data, out) for data in sources]
-    images = [line for line in lines if line["study"] == "knn"]
+    images = tables.chosen([line for line in lines if line["study"] == "knn"])
     if images:
         sections.append(_neighbours_section(images, out))
     out.mkdir(parents=True, exist_ok=True)
@@ -78,10 +78,36 @@ def write_report(results: Path, out: Path) -> Path:
     return page
 
 
+def _complete(line: Line) -> Line:
+    """A line with all that a report shows.
+
+    Raises:
+        RecordError: If something is missing.
+    """
+    missing = {"data", "recipe", "method", "seed", "steps", "tau", "metrics", "intervals"} | {
+        "validation",
+        "config",
+        "trials",
+        "extras",
+        "wall_seconds",
+        "machine",
+        "commit",
+    }
+    missing -= line.keys()
+    if missing:
+        raise record.RecordError(
+            f"A line of the study {line['study']} lacks {', '.join(sorted(missing))}. Delete it, "
+            "and do that run again."
+        )
+    return line
+
+
 def _section(lines: Sequence[Line], data: str, out: Path) -> Section:
     """Tables and figures of one source of digits."""
-    mine = [line for line in lines if line["data"] == data]
-    section = Section({"mnist": "MNIST digits", "digits": "scikit-learn's 8 x 8 digits"}[data])
+    every = [line for line in lines if line["data"] == data]
+    mine = tables.chosen(every)
+    titles = {"mnist": "MNIST digits", "digits": "scikit-learn's 8 x 8 digits"}
+    section = Section(titles.get(data, data))
     make = [tables.sort_table, tables.median_table, tables.difference_table]
     section.tables = [one for one in (f(mine, data) for f in make) if one.rows]
     if mine:
@@ -97,9 +123,10 @@ def _section(lines: Sequence[Line], data: str, out: Path) -> Section:
             "Medians: error on validation lists during training.",
         ),
         (
-            figures.gradient_variance(mine, folder / f"{data}-gradient-variance.png"),
+            figures.gradient_variance(every, folder / f"{data}-gradient-variance.png"),
             "Log-variance of gradients during training at each temperature tried, from the running "
-            "moments of the optimiser, averaged over parameters.",
+            "moments of the optimiser, averaged over parameters; after clipping, where the recipe "
+            "clips.",
         ),
         (
             figures.medians(mine, folder / f"{data}-medians.png"),
@@ -109,7 +136,8 @@ def _section(lines: Sequence[Line], data: str, out: Path) -> Section:
     for line in mine:
         run = (line["study"], line["method"], line["seed"])
         if run == ("sort", "neuralsort", 0) and line["extras"]["examples"]:
-            path = folder / f"{data}-examples-n{line['n']}-{line['recipe']}.png"
+            sizes = f"n{line['n']}-trained{line['config']['train_n']}-places{line['places']}"
+            path = folder / f"{data}-examples-{sizes}-{line['recipe']}.png"
             caption = (
                 f"Test lists of {line['n']} as they came, and in the order that Deterministic "
                 f"NeuralSort gives them ({line['recipe']} recipe): green where the number is right."

@@ -14,6 +14,7 @@ from .study import run
 
 SORT_LENGTHS = (3, 5, 7, 9, 15)
 MEDIAN_LENGTHS = (5, 9, 15)
+VARIANCE_TAUS, VARIANCE_STEPS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0), 500
 BASELINES = ("vanilla", "sinkhorn", "gumbel_sinkhorn")
 
 
@@ -48,6 +49,10 @@ def list_runs(
     yield from (sort(method, n) for n in (3, 5) for method in BASELINES)
     yield from (sort("neuralsort", 5, seed) for seed in (1, 2))
     yield sort("reinforce", 5)
+    # How gradients vary with the temperature, in short runs at each.
+    for n in (5, 15):
+        grid = SortConfig(data=data, recipe=recipe, n=n, tau=VARIANCE_TAUS, steps=VARIANCE_STEPS)
+        yield "sort", replace(grid, run=Path(f"sort-{data}-neuralsort-n{n}-{recipe}-temperatures"))
     for n in MEDIAN_LENGTHS:
         yield from (median(one, n) for one in ("constant", "neuralsort", "stochastic_neuralsort"))
     yield from (median(method, 5) for method in ("vanilla", "sinkhorn"))
@@ -57,6 +62,7 @@ def reproduce(
     data: Data = "mnist",
     recipe: Literal["fast", "paper"] = "fast",
     only: Literal["sort", "median", "knn", "all"] = "all",
+    steps: int | None = None,
     data_dir: Path | None = None,
     results: Path = Path("results"),
     runs_dir: Path = Path("runs"),
@@ -70,6 +76,7 @@ def reproduce(
         data: Source of the images; lists of numbers are made of `digits` and `mnist` alone.
         recipe: The paper's networks and optimisation, or ours for two cores.
         only: One study, or all.
+        steps: Limits every run to so many. Not given: the recipe's.
         data_dir: Folder with the data; else NEURALSORT_DATA, else the user's cache and a download.
         results: Folder of the result lines.
         runs_dir: Folder of the runs' checkpoints.
@@ -78,6 +85,7 @@ def reproduce(
     for name, config in runs(data, recipe):
         if only not in (name, "all"):
             continue
+        config = replace(config, steps=config.steps or steps)
         folder = runs_dir / config.folder(name).name
         print(folder.name)
         if not dry_run:

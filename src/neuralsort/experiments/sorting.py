@@ -140,6 +140,7 @@ class SortStudy(ListStudy):
                 "exact_match": wilson(exact, len(sequences)),
                 # Places of one list depend on each other: lists are drawn again, not places.
                 "element_wise": bootstrap(found["element_wise"]),
+                "squared_difference": bootstrap(found["squared_difference"]),
             },
             {"examples": shown},
         )

@@ -2,7 +2,7 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,9 +14,10 @@ from torch import nn
 from . import checkpoint, record
 from .data import Digits, Sequences, load
 from .options import ListConfig, StudyConfig
+from .orderings import WITHOUT_TAU
 from .plan import ConfigError, Plan
 from .randomness import generator_for, seed_for
-from .train import State, Task, Trainer, differences, make_fabric
+from .train import Diverged, State, Task, Trainer, differences, make_fabric
 
 MODEL = "model.safetensors"
 RESULT = "result.json"
@@ -87,16 +88,21 @@ def run(study: Study, config: StudyConfig) -> dict[str, Any]:
     fabric = make_fabric(config.device, config.precision)
     usual = study.plan(config)
     plan, taus = config.adjusted(usual), config.tau or study.taus(config)
-    if (folder / RESULT).exists():
+    if _is_finished(folder):
         line = _finished(folder, config.identity | {"plan": asdict(plan), "taus": list(taus)})
         if fabric.is_global_zero:
             record.append(lines, line)  # it may have been killed before it got there
         return line
     data = study.load(config)
-    trials = []
+    trials, lost = [], {}
     for tau in taus:
-        inside = folder / f"tau-{tau:g}" if len(taus) > 1 else folder
-        trials.append(_train(study, config, data, tau, plan, inside, fabric))
+        inside = folder / f"tau-{tau!r}" if len(taus) > 1 else folder
+        try:
+            trials.append(_train(study, config, data, tau, plan, inside, fabric))
+        except Diverged as error:
+            lost[tau] = error
+    if not trials:
+        raise next(iter(lost.values()))
     best = min(trials, key=lambda trial: trial.loss)
     tested = study.test(config, best.task.model, data)
     line = {
@@ -116,27 +122,31 @@ def run(study: Study, config: StudyConfig) -> dict[str, Any]:
             "processes": fabric.world_size,
         }
         | study.facts(config),
-        "trials": [{"tau": trial.tau, "history": trial.state.history} for trial in trials],
+        "trials": [{"tau": trial.tau, "history": trial.state.history} for trial in trials]
+        + [{"tau": tau, "history": [], "diverged": str(error)} for tau, error in lost.items()],
         **record.environment(),
         "extras": tested.extras,
     }
     if fabric.is_global_zero:
         checkpoint.write(folder / MODEL, best.task.model.state_dict(), {"study": study.name})
-        checkpoint.replace(folder / RESULT, json.dumps(line).encode())
+        checkpoint.replace(folder / RESULT, json.dumps(line, allow_nan=False).encode())
         record.append(lines, line)
     return line
 
 
 def evaluate(
-    study: Study, config: StudyConfig, folder: Path, *, n: int | None = None
-) -> dict[str, Any]:
-    """Tests a finished run again, on lists of its own length or another; adds a line.
+    study: Study, config: StudyConfig, folder: Path, *, lengths: Sequence[int] = ()
+) -> Iterator[dict[str, Any]]:
+    """Tests a finished run again, on lists of its own length or of others; adds a line for each.
 
     Args:
         study: The study of the run.
         config: Options; what makes the run this run is taken from its folder.
         folder: Of the run.
-        n: Length of the test lists.
+        lengths: Of the test lists; none given, that of the run.
+
+    Yields:
+        The lines.
 
     Raises:
         ConfigError: If the method of the run is tied to the length it was trained at.
@@ -146,12 +156,12 @@ def evaluate(
     data = study.load(config)
     model = study.task(config, data, line["tau"], study.plan(config)).model
     model.load_state_dict(checkpoint.read(folder / MODEL)[0])
-    config = config if n is None else study.resized(config, model, n)
-    tested = study.test(config, model, data)
-    line |= config.identity | {"metrics": tested.metrics, "intervals": tested.intervals}
-    line |= {"extras": tested.extras, **record.environment()}
-    record.append(config.results / f"{study.name}.jsonl", line)
-    return line
+    for one in [study.resized(config, model, n) for n in lengths] or [config]:
+        tested = study.test(one, model, data)
+        line |= one.identity | {"metrics": tested.metrics, "intervals": tested.intervals}
+        line |= {"extras": tested.extras, **record.environment()}
+        record.append(config.results / f"{study.name}.jsonl", line)
+        yield line
 
 
 @dataclass
@@ -196,6 +206,14 @@ def _train(
     return Trial(tau, task, trainer.run(f"{study.name} {config.method} {size} tau={tau:g}"))
 
 
+def _is_finished(folder: Path) -> bool:
+    """Whether there is a line and a model; where one is damaged, the last checkpoint makes both."""
+    try:
+        return (folder / MODEL).exists() and "config" in finished_line(folder)
+    except checkpoint.CheckpointError:
+        return False
+
+
 def finished_line(folder: Path) -> dict[str, Any]:
     """The line of a run that has finished.
 
@@ -204,7 +222,7 @@ def finished_line(folder: Path) -> dict[str, Any]:
     """
     try:
         return json.loads((folder / RESULT).read_text())
-    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: not JSON, not text
         raise checkpoint.CheckpointError(
             f"{folder} is not the folder of a finished run. Run `neuralsort train` to its end."
         ) from None
@@ -233,7 +251,8 @@ class ListStudy:
 
     def taus(self, config: ListConfig) -> tuple[float, ...]:
         """The temperatures that the recipe tries."""
-        return self.grid[config.recipe]
+        taus = self.grid[config.recipe]
+        return taus[:1] if config.method in WITHOUT_TAU else taus
 
     def load(self, config: ListConfig) -> dict[str, Digits]:
         """The digits of the three splits."""

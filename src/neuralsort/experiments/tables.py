@@ -3,13 +3,30 @@
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import paper
+from .orderings import WITHOUT_TAU
 
 Line = dict[str, Any]
 
 MISSING = "missing"
+PLACES = 4
+"""Digits of the paper's numbers."""
+
+
+class Row(NamedTuple):
+    """What the lines of a row share."""
+
+    method: str
+    recipe: str
+    places: int
+
+    @property
+    def title(self) -> list[str]:
+        """For people."""
+        more = [] if self.places == PLACES else [f"numbers of {self.places} digits"]
+        return [name(self.method), f"recipe: {self.recipe}", *more]
 
 
 @dataclass(frozen=True)
@@ -29,11 +46,18 @@ class Table:
     rows: list[list[list[str]]]
 
 
-def latest(lines: Sequence[Line]) -> list[Line]:
-    """The last line of every run: of the same study, data, recipe, method, sizes and seed."""
+def chosen(lines: Sequence[Line]) -> list[Line]:
+    """One line for each study, data, recipe, method, sizes and seed.
+
+    The one of the longest training, tested on the most lists; of equals the last.
+    """
     keys = ("study", "data", "recipe", "method", "n", "places", "k", "train_n", "seed")
-    last = {tuple((line["config"] | line).get(key) for key in keys): line for line in lines}
-    return list(last.values())
+    found: dict[tuple, list[Line]] = defaultdict(list)
+    for line in lines:
+        found[tuple((line["config"] | line).get(key) for key in keys)].insert(0, line)
+    return [
+        max(same, key=lambda x: (x["steps"], x.get("test_lists", 0))) for same in found.values()
+    ]
 
 
 def sort_table(lines: Sequence[Line], data: str) -> Table:
@@ -41,7 +65,8 @@ def sort_table(lines: Sequence[Line], data: str) -> Table:
 
     def cell(runs: list[Line]) -> list[str]:
         exact, element = _mean(runs, "exact_match"), _mean(runs, "element_wise")
-        return [f"{exact:.3f} ({element:.3f})", _spread(runs, "exact_match", "{:.3f}")]
+        spread = _spread(runs, ("exact_match", "element_wise"), "{:.3f}")
+        return [f"{exact:.3f} ({element:.3f})", *spread]
 
     def printed(method: str, column: int) -> str:
         return f"{paper.EXACT_MATCH[method][column]:.3f} ({paper.ELEMENT_WISE[method][column]:.3f})"
@@ -66,7 +91,10 @@ def difference_table(lines: Sequence[Line], data: str) -> Table:
         _of(lines, "sort", data),
         paper.SORT_LENGTHS,
         paper.SQUARED_DIFFERENCE,
-        lambda runs: [f"{_mean(runs, 'squared_difference'):.4f}"],
+        lambda runs: [
+            f"{_mean(runs, 'squared_difference'):.4f}",
+            *_spread(runs, ("squared_difference",), "{:.4f}"),
+        ],
         (lambda method, column: f"{paper.SQUARED_DIFFERENCE[method][column]:.4f}")
         if data == "mnist"
         else None,
@@ -78,7 +106,8 @@ def median_table(lines: Sequence[Line], data: str) -> Table:
 
     def cell(runs: list[Line]) -> list[str]:
         error, share = _mean(runs, "mse") / 1e4, _mean(runs, "r2")
-        return [f"{error:.2f} ({share:.3f})", _spread(runs, "mse", "{:.2f}", unit=1e4)]
+        spread = _spread(runs, ("mse", "r2"), "{:.3f}", units=(1e4, 1.0))
+        return [f"{error:.2f} ({share:.3f})", *spread]
 
     def printed(method: str, column: int) -> str:
         return f"{paper.MSE_TEN_THOUSANDS[method][column]:.2f} ({paper.R2[method][column]:.2f})"
@@ -133,7 +162,7 @@ def _knn_cell(lines: list[Line]) -> list[str]:
     best = max(lines, key=_validation)
     runs = [line for line in lines if line["k"] == best["k"]]
     chosen = best["extras"].get("chosen")
-    cell = [f"{100 * _mean(runs, 'accuracy'):.2f} %", _spread(runs, "accuracy", "{:.4f}")]
+    cell = [f"{100 * _mean(runs, 'accuracy'):.2f} %", *_spread(runs, ("accuracy",), "{:.4f}")]
     if chosen:
         cell.append(f"k = {chosen['k']}, {chosen['weights']}")
     if best["steps"]:
@@ -186,14 +215,14 @@ def runs_table(lines: Sequence[Line]) -> Table:
     for line in lines:
         plan, machine = line["config"]["plan"], line["machine"]
         steps = f"{line['steps']:,}"
-        if line["config"]["steps_of_recipe"] > plan["steps"]:
+        if _limited([line]):
             steps += f" (limited; the recipe has {line['config']['steps_of_recipe']:,})"
         cells = [
             f"{line['study']}, {name(line['method'])}",
             size(line),
             line["recipe"],
             str(line["seed"]),
-            f"{line['tau']:g}",
+            "-" if line["method"] in WITHOUT_TAU else f"{line['tau']:g}",
             steps,
             str(plan["batch"]),
             f"{line['wall_seconds'] / 60:.1f} min",
@@ -233,27 +262,28 @@ def _table(
     printed: Callable[[str, int], str] | None,
 ) -> Table:
     """Methods by lengths: ours, its spread, the paper's, recipe and time; or that it is missing."""
-    found: dict[tuple[str, str, int], list[Line]] = defaultdict(list)
+    found: dict[tuple[Row, int], list[Line]] = defaultdict(list)
     for line in lines:
-        found[line["method"], line["recipe"], line["n"]].append(line)
-    if printed is None:  # no table of the paper to fill
-        lengths = sorted({n for _, _, n in found})
-    recipes = {(method, recipe) for method, recipe, _ in found}
-    if printed is not None:
-        recipes |= {(method, "fast") for method in published}
-    order = [*paper.NAMES, *sorted({method for method, _ in recipes} - set(paper.NAMES))]
+        found[Row(line["method"], line["recipe"], line["places"]), line["n"]].append(line)
+    wanted = set(lengths) if printed else set()
+    wanted |= {n for _, n in found}
+    kinds = {row for row, _ in found}
+    if printed:
+        kinds |= {Row(method, "fast", PLACES) for method in published}
+    order = [*paper.NAMES, *sorted({row.method for row in kinds} - set(paper.NAMES))]
     rows = []
-    for method, recipe in sorted(recipes, key=lambda key: (order.index(key[0]), key[1])):
-        row = [[name(method), f"recipe: {recipe}"]]
-        for column, n in enumerate(lengths):
-            runs = _nearest(found.get((method, recipe, n), []))
-            lines_of_cell = [*cell(runs), _time(runs), _trained(runs)] if runs else [MISSING]
-            if printed is not None:
-                known = method in published
-                lines_of_cell.append(f"paper: {printed(method, column) if known else 'not given'}")
-            row.append([text for text in lines_of_cell if text])
-        rows.append(row)
-    return Table(title, note, ["method", *(f"n = {n}" for n in lengths)], rows)
+    for row in sorted(kinds, key=lambda row: (order.index(row.method), row.recipe, row.places)):
+        cells = [row.title]
+        for n in sorted(wanted):
+            runs = _nearest(found.get((row, n), []))
+            text = [*cell(runs), _time(runs), _trained(runs), _limited(runs)] if runs else [MISSING]
+            if printed and row.places == PLACES:
+                known = row.method in published and n in lengths
+                told = printed(row.method, list(lengths).index(n)) if known else "not given"
+                text.append(f"paper: {told}")
+            cells.append([line for line in text if line])
+        rows.append(cells)
+    return Table(title, note, ["method", *(f"n = {n}" for n in sorted(wanted))], rows)
 
 
 def _nearest(runs: list[Line]) -> list[Line]:
@@ -274,17 +304,36 @@ def _mean(runs: Sequence[Line], metric: str) -> float:
     return sum(run["metrics"][metric] for run in runs) / len(runs)
 
 
-def _spread(runs: Sequence[Line], metric: str, form: str, unit: float = 1.0) -> str:
-    """The interval of one run, or the range over seeds."""
-    if len(runs) == 1:
-        if metric not in runs[0]["intervals"]:
-            return ""
-        low, high = runs[0]["intervals"][metric]
-        text = "95 %: {} to {}"
-    else:
-        values = [run["metrics"][metric] for run in runs]
-        low, high, text = min(values), max(values), f"{len(runs)} seeds: {{}} to {{}}"
-    return text.format(form.format(low / unit), form.format(high / unit))
+def _spread(
+    runs: Sequence[Line], metrics: Sequence[str], form: str, units: Sequence[float] = (1.0, 1.0)
+) -> list[str]:
+    """The range over seeds, and the intervals of the first of them, the second in brackets."""
+
+    def text(ends: list[tuple[float, float]]) -> str:
+        parts = [
+            f"{form.format(low / unit)} to {form.format(high / unit)}"
+            for (low, high), unit in zip(ends, units, strict=False)
+        ]
+        return parts[0] + "".join(f" ({part})" for part in parts[1:])
+
+    first = min(runs, key=lambda run: run["seed"])
+    told = []
+    if len(runs) > 1:
+        values = [[run["metrics"][metric] for run in runs] for metric in metrics]
+        told.append(f"{len(runs)} seeds: {text([(min(x), max(x)) for x in values])}")
+    intervals = [first["intervals"][metric] for metric in metrics if metric in first["intervals"]]
+    if intervals:
+        which = f"seed {first['seed']}, " if len(runs) > 1 else ""
+        told.append(f"{which}95 %: {text(intervals)}")
+    return told
+
+
+def _limited(runs: Sequence[Line]) -> str:
+    """Says so where a run had fewer steps than its recipe."""
+    plan, config = runs[0]["config"]["plan"], runs[0]["config"]
+    if not runs[0]["steps"] or plan["steps"] >= config["steps_of_recipe"]:
+        return ""
+    return f"{plan['steps']:,} of {config['steps_of_recipe']:,} steps"
 
 
 def _time(runs: Sequence[Line]) -> str:

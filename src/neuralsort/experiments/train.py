@@ -28,6 +28,10 @@ class Interrupted(Exception):
     """Training was asked to stop, and left a checkpoint to go on from."""
 
 
+class Diverged(Exception):
+    """The loss or its gradient is no number any more; the message says what to try."""
+
+
 class Task(Protocol):
     """What is trained: `model(*batch)` is the loss, `validate` says how good a model is.
 
@@ -82,12 +86,17 @@ def make_fabric(device: str = "auto", precision: str = "32-true") -> Fabric:
     """Fabric for one process, or for all those that `torchrun` started."""
     processes = int(os.environ.get("WORLD_SIZE", 1))
     strategy = "ddp" if processes > 1 else "auto"
-    fabric = Fabric(
-        accelerator=device,
-        devices=processes,
-        strategy=strategy,
-        precision=precision,  # type: ignore[arg-type]
-    )
+    try:
+        fabric = Fabric(
+            accelerator=device,
+            devices=processes,
+            strategy=strategy,
+            precision=precision,  # type: ignore[arg-type]
+        )
+    except (RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"--device {device} cannot be used here: {error}. Try --device cpu."
+        ) from None
     fabric.launch()
     return fabric
 
@@ -128,7 +137,7 @@ class Trainer:
             )
         self.task, self.plan, self.seed, self.fabric = task, plan, seed, fabric
         self.path = folder / CHECKPOINT
-        self.identity = identity | {"plan": asdict(plan)}
+        self.identity = identity | {"plan": asdict(plan), "processes": fabric.world_size}
         self.checkpoint_seconds = checkpoint_seconds
         self.model = task.model
         self.wrapped, self.optimizer = fabric.setup(
@@ -148,6 +157,7 @@ class Trainer:
 
         Raises:
             Interrupted: After Ctrl-C or a SIGTERM, with the checkpoint written.
+            Diverged: If the loss or its gradient is infinite or NaN.
         """
         earlier, start = self.state.seconds, time.monotonic()
         saved = start
@@ -160,8 +170,9 @@ class Trainer:
                     self._validate(loss)
                     self.state.seconds = earlier + time.monotonic() - start
                 progress.update(self.state.step, loss, self._latest())
-                stopping = self._agree(bool(stop))
-                if stopping or self.done or time.monotonic() - saved > self.checkpoint_seconds:
+                late = time.monotonic() - saved > self.checkpoint_seconds
+                stopping, due = self._agree(bool(stop), late)
+                if stopping or self.done or due:
                     self.save()
                     saved = time.monotonic()
                 if stopping and not self.done:
@@ -187,12 +198,21 @@ class Trainer:
         self.optimizer.zero_grad()
         loss = self.wrapped(*(one.to(self.fabric.device) for one in batch))
         self.fabric.backward(loss)
+        value, norm = loss.item(), 0.0
         if self.plan.clip:
-            self.fabric.clip_gradients(self.wrapped, self.optimizer, max_norm=self.plan.clip)
+            found = self.fabric.clip_gradients(
+                self.wrapped, self.optimizer, max_norm=self.plan.clip, error_if_nonfinite=False
+            )
+            norm = float(torch.as_tensor(found))
+        if not (math.isfinite(value) and math.isfinite(norm)):
+            raise Diverged(
+                f"Training diverged at step {step}: the loss is {value}, the norm of its gradient "
+                f"{norm}. Lower --lr, or raise --tau."
+            )
         self.optimizer.step()
         self._follow()
         self.state.step += 1
-        return loss.item()
+        return value
 
     @torch.no_grad()
     def _follow(self) -> None:
@@ -203,11 +223,12 @@ class Trainer:
         for mean, now in zip(self.average.buffers(), self.model.buffers(), strict=True):
             mean.copy_(now)
 
-    def _agree(self, stop: bool) -> bool:
-        """Whether any process wants to stop: all must, at the same step."""
+    def _agree(self, *wishes: bool) -> list[bool]:
+        """What any process wishes, all must do at the same step, or they wait for ever."""
         if self.fabric.world_size == 1:
-            return stop
-        return bool(self.fabric.all_reduce(torch.tensor(float(stop)), reduce_op="sum"))
+            return list(wishes)
+        counts = self.fabric.all_reduce(torch.tensor(wishes, dtype=torch.float), reduce_op="sum")
+        return (torch.as_tensor(counts) > 0).tolist()
 
     # -- validation --------------------------------------------------------------------------------
 
@@ -216,9 +237,12 @@ class Trainer:
         return step % self.plan.validate_every == 0 or step == self.plan.steps
 
     def _validate(self, loss: float) -> None:
+        """Validates the same model in every process, and believes the first."""
+        for buffer in self.average.buffers():  # such as the statistics of a part of the batch
+            buffer.copy_(self.fabric.broadcast(buffer))
         self.average.eval()
         with torch.no_grad():
-            metrics = self.task.validate(self.average)
+            metrics = self.fabric.broadcast(self.task.validate(self.average))
         entry = {"step": self.state.step, "seconds": round(self.state.seconds, 1), "loss": loss}
         entry |= metrics | {"log_variance": self._log_variance()}
         self.state.history.append(entry)
