@@ -29,7 +29,7 @@ def _status(field: str) -> int:
     raise OSError(f"/proc/self/status has no {field}")
 
 
-class _Peak:
+class Peak:
     """Growth of the resident size since the object was made, at its highest."""
 
     def __init__(self) -> None:
@@ -63,14 +63,14 @@ def peaks(contender: Contender, batch: int, n: int, tau: float) -> dict[str, int
 
     inputs = Inputs(batch, n)
     sorter = contender.prepare(n, tau)
-    peak = _Peak()
+    peak = Peak()
     with torch.no_grad():
         output = sorter(inputs.scores)
     forward = peak.bytes()
 
     inputs.gradient_of(output)
     del output
-    peak = _Peak()
+    peak = Peak()
     output = sorter(inputs.variable)
     gradient = torch.autograd.grad(output, inputs.variable, inputs.gradient_of(output))
     both = peak.bytes()

@@ -144,9 +144,8 @@ def projection(line: Line, path: Path) -> Path:
             mine = [i for i, one in enumerate(kept["labels"]) if one == label]
             axes.scatter([x[i] for i in mine], [y[i] for i in mine], s=4, color=colour)
         axes.set(title=f"{when} training", xticks=[], yticks=[])
-    panels[1].legend(
-        list(map(str, range(len(COLOURS)))), markerscale=3, fontsize=7, bbox_to_anchor=(1, 1)
-    )
+    names = [str(label) for label in range(len(COLOURS))]
+    panels[1].legend(names, markerscale=3, fontsize=7, bbox_to_anchor=(1, 1))
     return _save(figure, path)
 
 

@@ -1,0 +1,452 @@
+"""The study of nearest neighbours: data, augmentation, networks, losses, votes, a whole run."""
+
+import gzip
+import io
+import json
+import os
+import struct
+import tarfile
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("lightning_fabric", reason="needs the extra `experiments`")
+
+import neuralsort.torch as ns
+from neuralsort.experiments import cli, embeddings, files, images, knn, paper, report, tables
+from neuralsort.experiments.data import SPLITS
+from neuralsort.experiments.images import Augmentation, Images, load_images
+from neuralsort.experiments.knn import KNNConfig, KNNStudy, Votes
+from neuralsort.experiments.plan import ConfigError
+from neuralsort.experiments.reproduction import runs
+from neuralsort.experiments.study import evaluate, run
+
+NEEDS_DATA = pytest.mark.skipif(
+    "NEURALSORT_DATA" not in os.environ, reason="NEURALSORT_DATA is not set"
+)
+METHODS = tuple(KNNConfig.__annotations__["method"].__args__)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load_images("digits")
+
+
+# -- data ------------------------------------------------------------------------------------------
+
+
+def test_embedded_digits_have_their_labels(digits):
+    from sklearn.datasets import load_digits
+
+    known = {
+        tuple(np.round(x * 255 / 16).astype(int)): y
+        for x, y in zip(*load_digits(return_X_y=True), strict=True)
+    }
+    test = digits["test"]
+    rows = zip(test.pixels.flatten(1).tolist(), test.labels.tolist(), strict=True)
+    wrong = sum(known.get(tuple(pixels), label) != label for pixels, label in rows)
+    assert wrong == 0
+    assert [len(digits[name]) for name in SPLITS] == [1252, 181, 364]
+
+
+@pytest.fixture
+def small_cifar(tmp_path, monkeypatch):
+    """Batches in CIFAR-10's format, with images that say where they come from."""
+    import hashlib
+
+    folder = tmp_path / "cifar10" / "cifar-10-batches-bin"
+    folder.mkdir(parents=True)
+    digests = {}
+    for number, name in enumerate(files.SOURCES["cifar10"].digests):
+        rows = np.zeros((10_000, 3073), np.uint8)
+        rows[:, 0] = np.arange(10_000) % 10
+        rows[:, 1:1025], rows[:, 1025:2049], rows[:, 2049:] = number, 100 + number, 200
+        rows[:, 1] = 250  # the first pixel of the first row, in red
+        (folder / name).write_bytes(rows.tobytes())
+        digests[name] = hashlib.sha256(rows.tobytes()).hexdigest()
+    fake = replace(files.SOURCES["cifar10"], digests=digests)
+    monkeypatch.setitem(files.SOURCES, "cifar10", fake)
+    monkeypatch.delenv("NEURALSORT_DATA", raising=False)
+    return tmp_path
+
+
+def test_colour_images_are_read_in_order(small_cifar):
+    splits = load_images("cifar10", small_cifar)
+    assert [len(splits[name]) for name in SPLITS] == [45_000, 5_000, 10_000]
+    assert splits["validation"].pixels[0, :, 5, 5].tolist() == [4, 104, 200]
+    assert splits["test"].pixels[0, :, 0, 0].tolist() == [250, 105, 200]
+    assert splits["test"].pixels[0, :, 0, 1].tolist() == [5, 105, 200]
+    assert splits["train"].labels[:12].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]
+
+
+def test_an_archive_is_unpacked_and_its_files_checked(small_cifar, tmp_path, monkeypatch):
+    import pooch
+
+    source = small_cifar / "cifar10" / "cifar-10-batches-bin"
+    cache = tmp_path / "cache"
+
+    def retrieve(url, known_hash, fname, path):
+        assert url == "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
+        path.mkdir(parents=True)
+        with tarfile.open(path / fname, "w:gz", compresslevel=1) as archive:
+            archive.add(source, "cifar-10-batches-bin")
+        return str(path / fname)
+
+    monkeypatch.setattr(pooch, "retrieve", retrieve)
+    monkeypatch.setattr(files, "_cache", lambda name: cache / name)
+    found = files.find("cifar10")
+    assert set(found) == set(files.SOURCES["cifar10"].digests)
+    assert all(path.parent.name == "cifar-10-batches-bin" for path in found.values())
+
+
+def test_fashion_is_read_like_mnist(tmp_path, monkeypatch):
+    """The same four names, in a folder of another name."""
+    monkeypatch.delenv("NEURALSORT_DATA", raising=False)
+    monkeypatch.setattr(files, "_checked", lambda path, digest: path)
+    (tmp_path / "fashion-mnist").mkdir()
+    for name in files.SOURCES["fashion-mnist"].digests:
+        count = 60_000 if "train" in name else 10_000
+        if "images" in name:
+            head, body = struct.pack(">HBB3I", 0, 8, 3, count, 28, 28), bytes(784 * count)
+        else:
+            head, body = struct.pack(">HBBI", 0, 8, 1, count), bytes(i % 10 for i in range(count))
+        path = tmp_path / "fashion-mnist" / name
+        path.write_bytes(gzip.compress(head + body, compresslevel=1))
+    splits = load_images("fashion-mnist", tmp_path)
+    assert [len(splits[name]) for name in SPLITS] == [50_000, 10_000, 10_000]
+    assert torch.bincount(splits["test"].labels).tolist() == [1000] * 10
+
+
+@NEEDS_DATA
+def test_real_files_are_the_canonical_ones():
+    for source in ("mnist", "fashion-mnist"):
+        assert len(files.find(source, download=False)) == 4
+
+
+def test_pictures_survive_png():
+    from PIL import Image
+
+    gray, colour = torch.arange(64).byte().view(8, 8), torch.randint(256, (3, 4, 5)).byte()
+    for pixels, expected in ((gray, gray), (gray[None], gray), (colour, colour.movedim(0, -1))):
+        import base64
+
+        shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(images.png(pixels)))))
+        assert np.array_equal(shown, expected.numpy())
+
+
+# -- augmentation ----------------------------------------------------------------------------------
+
+
+def test_shifts_move_whole_images_and_bring_in_zeros():
+    torch.manual_seed(0)
+    x = torch.rand(200, 3, 6, 6) + 1
+    moved = Augmentation(shift=2)(x)
+    padded = torch.nn.functional.pad(x, (2, 2, 2, 2))
+    seen = set()
+    for one, whole in zip(moved, padded, strict=True):
+        fits = [
+            (i, j)
+            for i in range(5)
+            for j in range(5)
+            if torch.equal(one, whole[:, i : i + 6, j : j + 6])
+        ]
+        assert len(fits) == 1
+        seen |= set(fits)
+    assert len(seen) == 25
+
+
+def test_flips_mirror_about_half():
+    torch.manual_seed(0)
+    x = torch.rand(400, 1, 4, 4)
+    flipped = Augmentation(flip=True)(x)
+    mirrored = (flipped == x.flip(-1)).all(-1).all(-1).all(-1)
+    assert ((flipped == x).all(-1).all(-1).all(-1) ^ mirrored).all()
+    assert 150 < mirrored.sum() < 250
+
+
+def test_cutout_hides_a_square():
+    torch.manual_seed(0)
+    x = torch.ones(50, 2, 9, 9)
+    hidden = Augmentation(cutout=4)(x) == 0
+    assert (hidden.sum((-1, -2)) == 16).all()
+    assert (hidden.any(-1).sum(-1) == 4).all()
+    assert torch.equal(hidden[:, 0], hidden[:, 1])
+
+
+def test_no_augmentation_is_the_identity():
+    x = torch.rand(3, 1, 4, 4)
+    assert torch.equal(Augmentation()(x), x)
+    assert len(Augmentation().views(x)) == 1
+    assert len(Augmentation(flip=True).views(x)) == 2
+
+
+# -- networks --------------------------------------------------------------------------------------
+
+
+def count(network) -> int:
+    return sum(one.numel() for one in network.parameters())
+
+
+def test_papers_network_has_the_papers_layers():
+    """Conv 5x5-20, pool, conv 5x5-50, pool: 4 x 4 x 50, then 500 units."""
+    expected = (25 * 20 + 20) + (25 * 20 * 50 + 50) + (16 * 50 * 500 + 500)
+    assert count(embeddings.PaperEmbedding(28)) == expected
+    assert embeddings.PaperEmbedding(28)(torch.rand(2, 1, 28, 28)).shape == (2, 500)
+    assert embeddings.PaperEmbedding(8)(torch.rand(2, 1, 8, 8)).shape == (2, 500)
+
+
+def test_resnet18_is_the_known_one():
+    """11.17 million parameters with its 10 outputs of 5,130, for colour images."""
+    assert count(embeddings.ResNet18(3)) == 11_173_962 - 5_130
+    assert embeddings.ResNet18(1)(torch.rand(2, 1, 28, 28)).shape == (2, 512)
+
+
+def test_papers_autoencoders_have_the_papers_sizes():
+    dense = embeddings.DenseAutoencoder(784)
+    widths = [784, 500, 500, 50, 500, 500, 784]
+    expected = sum(a * b + b for a, b in zip(widths, widths[1:], strict=False))
+    assert count(dense) == expected
+    assert dense(torch.rand(2, 1, 28, 28)).shape == (2, 1, 28, 28)
+    colour = embeddings.ConvolutionalAutoencoder()
+    assert colour.encoder(torch.rand(2, 3, 32, 32)).flatten(1).shape == (2, 256)
+    assert colour(torch.rand(2, 3, 32, 32)).shape == (2, 3, 32, 32)
+
+
+@pytest.mark.parametrize(("channels", "height"), [(1, 8), (1, 28), (3, 32)])
+def test_small_networks_give_points_on_a_sphere(channels, height):
+    points = embeddings.SmallResNet(channels, height, 4)(torch.rand(3, channels, height, height))
+    torch.testing.assert_close(points.norm(dim=-1), torch.ones(3))
+
+
+def test_principal_components_are_scikit_learns(digits):
+    from sklearn.decomposition import PCA
+
+    x = digits["train"].floats()
+    ours = embeddings.PrincipalComponents(64, 10).fit(x)(x).numpy()
+    theirs = PCA(10).fit_transform(x.flatten(1).numpy())
+    np.testing.assert_allclose(np.abs(ours), np.abs(theirs), atol=1e-3)
+
+
+# -- losses ----------------------------------------------------------------------------------------
+
+
+def neighbour_loss(**options):
+    settings = {"k": 2, "tau": 0.5, "samples": None, "augment": Augmentation()}
+    settings |= {"halves": False, "logarithm": False} | options
+    return knn.NeighbourLoss(torch.nn.Flatten(), **settings)
+
+
+IMAGES = torch.rand(8, 1, 2, 2, generator=torch.Generator().manual_seed(0))
+LABELS = torch.tensor([0, 0, 1, 1, 0, 0, 1, 1])
+
+
+def test_every_image_is_query_and_candidate_but_not_its_own():
+    points = IMAGES.flatten(1)
+    expected = []
+    for i in range(8):
+        rest = [j for j in range(8) if j != i]
+        P = ns.neuralsort(-(points[rest] - points[i]).square().sum(-1), tau=0.5)
+        expected.append(ns.knn_loss(P, LABELS[rest] == LABELS[i], k=2))
+    torch.testing.assert_close(neighbour_loss()(IMAGES, LABELS), torch.stack(expected).mean())
+    torch.testing.assert_close(
+        neighbour_loss(logarithm=True)(IMAGES, LABELS), -(-torch.stack(expected)).log().mean()
+    )
+
+
+def test_in_the_papers_batches_the_first_half_asks_the_second():
+    points = IMAGES.flatten(1)
+    P = ns.neuralsort(-torch.cdist(points[:4], points[4:]).square(), tau=0.5)
+    expected = ns.knn_loss(P, LABELS[:4, None] == LABELS[4:], k=2)
+    torch.testing.assert_close(neighbour_loss(halves=True)(IMAGES, LABELS), expected)
+
+
+def test_samples_change_the_loss():
+    torch.manual_seed(0)
+    model = neighbour_loss(samples=3)
+    assert model(IMAGES, LABELS) != model(IMAGES, LABELS)
+
+
+def test_an_epoch_sees_every_image_once(digits):
+    study, config = KNNStudy(), KNNConfig()
+    task = study.task(config, digits, 1.0, study.plan(config))
+    task.size = 313  # a fourth of the images
+    seen = torch.cat([task.batch(step, slice(None))[0].flatten(1) for step in range(4)])
+    assert torch.equal(
+        torch.sort(seen.sum(1)).values,
+        torch.sort(digits["train"].floats().flatten(1).sum(1)).values,
+    )
+    again = study.task(config, digits, 1.0, study.plan(config))
+    again.size = 313
+    assert torch.equal(again.batch(3, slice(None))[0].flatten(1), seen[-313:])
+    parts = [again.batch(3, slice(rank, None, 2))[1] for rank in (0, 1)]
+    assert [len(part) for part in parts] == [157, 156]
+
+
+# -- votes -----------------------------------------------------------------------------------------
+
+
+def test_votes_are_scikit_learns(digits):
+    from sklearn.neighbors import KNeighborsClassifier
+
+    train, test = digits["train"], digits["test"]
+    votes = Votes.count(knn.Fixed(embeddings.Pixels()), train, test)
+    x, asked = (one.floats().flatten(1).numpy() for one in (train, test))
+    for k in knn.KS:
+        for weights in ("uniform", "distance"):
+            theirs = KNeighborsClassifier(k, weights=weights).fit(x, train.labels)
+            assert abs(votes.accuracy(k, weights) - theirs.score(asked, test.labels)) < 0.004
+
+
+def test_mirror_images_are_averaged():
+    class Identity(torch.nn.Module):
+        def embed(self, x):
+            return x.flatten(1)
+
+    some = Images(torch.tensor([[[[0, 255]]]], dtype=torch.uint8), torch.zeros(1).long())
+    found = knn.embed(Identity(), some, Augmentation(flip=True))
+    assert found.tolist() == [[0.5, 0.5]]
+
+
+# -- runs ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Two steps of every method."""
+    folder = tmp_path_factory.mktemp("knn")
+    lines = {}
+    for method in METHODS:
+        for recipe in ("fast", "paper") if method == "neuralsort" else ("fast",):
+            config = KNNConfig(
+                method=method,
+                recipe=recipe,
+                steps=2,
+                tau=(1.0,),
+                run=folder / f"{method}-{recipe}",
+                results=folder / "results",
+            )
+            lines[method, recipe] = run(KNNStudy(), config)
+    return folder, lines
+
+
+def test_lines_say_what_was_done(finished):
+    _, lines = finished
+    for (method, recipe), line in lines.items():
+        assert (line["study"], line["data"], line["k"]) == ("knn", "digits", 9)
+        assert 0.05 < line["metrics"]["accuracy"] <= 1
+        low, high = line["intervals"]["accuracy"]
+        assert low < line["metrics"]["accuracy"] <= high
+        if method != "cross_entropy":
+            assert line["extras"]["chosen"]["k"] in knn.KS
+        assert line["config"]["augmentation"]["turn"] == (
+            recipe == "fast" and method in (*knn.NEURALSORT, "cross_entropy")
+        )
+    assert lines["pixels", "fast"]["metrics"]["accuracy"] > 0.97
+    assert lines["pixels", "fast"]["steps"] == 0
+    assert lines["neuralsort", "paper"]["config"]["network"] == "PaperEmbedding"
+    assert lines["neuralsort", "paper"]["config"]["plan"]["batch"] == 200
+
+
+def test_k_and_weights_are_chosen_on_validation(digits):
+    """Labels of test images, all wrong, change the accuracy and nothing that was chosen."""
+    study, config = KNNStudy(), KNNConfig(method="pixels")
+    model = study.task(config, digits, 1.0, study.plan(config)).model
+    right = study.test(config, model, digits)
+    moved = Images(digits["test"].pixels, (digits["test"].labels + 1) % 10)
+    wrong = study.test(config, model, digits | {"test": moved})
+    assert wrong.metrics["accuracy"] < 0.05
+    assert wrong.extras["chosen"] == right.extras["chosen"]
+
+
+def test_a_finished_run_is_tested_again(finished, tmp_path):
+    folder, lines = finished
+    line = evaluate(KNNStudy(), KNNConfig(results=tmp_path), folder / "neuralsort-fast")
+    assert line["metrics"] == lines["neuralsort", "fast"]["metrics"]
+    with pytest.raises(ConfigError, match="no lists"):
+        evaluate(KNNStudy(), KNNConfig(results=tmp_path), folder / "neuralsort-fast", n=3)
+
+
+def test_report_shows_tables_and_figures(finished, tmp_path):
+    folder, _ = finished
+    page = report.write_report(folder / "results", tmp_path).read_text()
+    for text in ("Nearest neighbours: accuracy", "accuracy by k", "paper: 99.5 %", "kNN + PCA"):
+        assert text in page
+    drawn = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert {"knn-projection-digits-fast.png", "knn-neighbours-digits-fast.png"} <= drawn
+
+
+def test_the_table_takes_the_k_that_validation_likes():
+    def line(k, validation, accuracy):
+        by_k = {f"accuracy_k{each}": accuracy for each in knn.KS}
+        return {
+            "study": "knn",
+            "data": "mnist",
+            "method": "neuralsort",
+            "recipe": "fast",
+            "k": k,
+            "seed": 0,
+            "steps": 5,
+            "wall_seconds": 60.0,
+            "metrics": {"accuracy": accuracy} | by_k,
+            "intervals": {},
+            "extras": {"chosen": {"k": k, "weights": "uniform", "validation": validation}},
+            "config": {"network": "some"},
+        }
+
+    lines = [line(9, 0.99, 0.98), line(3, 0.98, 0.99)]
+    table = tables.knn_table(lines)
+    row = next(row for row in table.rows if row[0][0] == "Deterministic NeuralSort")
+    assert row[1][0] == "98.00 %"
+    by_k = tables.knn_by_k_table(lines).rows[0]
+    assert [cell[0] for cell in by_k[1:]] == ["98.00 %", "99.00 %", "98.00 %", "98.00 %"]
+    assert "trained with k = 9" in by_k[1]
+    assert "trained with k = 9" not in by_k[2]
+
+
+def test_papers_tables_are_whole():
+    assert set(paper.KNN_ACCURACY) == set(METHODS)
+    assert len(paper.KNN_ACCURACY_BY_K) == 6
+    for (data, method), row in paper.KNN_ACCURACY_BY_K.items():
+        best = paper.KNN_ACCURACY[method][paper.KNN_DATA.index(data)]
+        assert max(row) == best
+
+
+def test_reproduction_fills_the_tables():
+    for data in paper.KNN_DATA:
+        chosen = [config for name, config in runs(data, "fast") if name == "knn"]
+        assert {config.method for config in chosen} == set(METHODS)
+        assert {c.k for c in chosen if c.method == "neuralsort"} == set(paper.KNN_KS)
+    folders = [config.folder(name) for name, config in runs("mnist", "fast")]
+    assert len(folders) == len(set(folders))
+
+
+def test_the_command_line_trains(tmp_path, capsys):
+    options = ["--method", "pca", "--run", str(tmp_path / "run"), "--results", str(tmp_path)]
+    assert cli.main(["train", "knn", *options]) == 0
+    said = capsys.readouterr().out
+    assert "knn pca, digits, k = 9, fast" in said
+    line = json.loads((tmp_path / "knn.jsonl").read_text())
+    assert line["config"]["index"] == "all training images"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [(["--k", "0"], "--k must be at least 1"), (["--data", "svhn"], "fashion-mnist")],
+)
+def test_wrong_options_are_refused(capsys, options, message):
+    try:
+        status = cli.main(["train", "knn", *options])
+    except SystemExit as stop:
+        status = stop.code
+    said = capsys.readouterr()
+    assert status == 2
+    assert message in said.err + said.out
+
+
+@pytest.mark.slow
+def test_the_quick_form_learns(tmp_path):
+    config = KNNConfig(steps=200, run=tmp_path / "run", results=tmp_path)
+    line = run(KNNStudy(), config)
+    assert line["metrics"]["accuracy"] > 0.975

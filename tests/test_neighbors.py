@@ -1,0 +1,466 @@
+"""The scikit-learn estimators: its checks, its tools, neighbours, engines, and folders."""
+
+import ast
+import builtins
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("sklearn", reason="needs the extra `neighbors`")
+pytest.importorskip("safetensors", reason="needs the extra `neighbors`")
+
+from sklearn.base import clone
+from sklearn.datasets import load_diabetes, load_digits, load_iris, make_moons
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
+from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from examples import knn_tutorial
+from neuralsort.neighbors import (
+    DifferentiableKNeighborsClassifier,
+    DifferentiableKNeighborsRegressor,
+    Index,
+    StorageError,
+)
+from neuralsort.neighbors import search as search_room
+
+NEEDS_FAISS = pytest.mark.skipif(not search_room.has_faiss(), reason="FAISS is not installed")
+EXACT = [
+    pytest.param("torch"),
+    pytest.param("sklearn"),
+    pytest.param("faiss", marks=NEEDS_FAISS),
+]
+IRIS = load_iris(return_X_y=True)
+DIABETES = load_diabetes(return_X_y=True)
+
+
+def classifier(**options):
+    return DifferentiableKNeighborsClassifier(**{"epochs": 3, "random_state": 0} | options)
+
+
+def regressor(**options):
+    return DifferentiableKNeighborsRegressor(**{"epochs": 3, "random_state": 0} | options)
+
+
+@parametrize_with_checks(
+    [
+        DifferentiableKNeighborsClassifier(epochs=8),
+        DifferentiableKNeighborsRegressor(epochs=8),
+    ]
+)
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+FILES = [{"embedding", "progress", "search"}, {"storage", "training"}, {"estimators"}]
+"""Each file imports from those before it."""
+
+
+def test_imports_point_downwards():
+    folder = Path(search_room.__file__).parent
+    assert {path.stem for path in folder.glob("*.py")} - {"__init__"} == set().union(*FILES)
+    seen = set()
+    for layer, names in enumerate(FILES):
+        for name in names:
+            tree = ast.walk(ast.parse((folder / f"{name}.py").read_text()))
+            froms = [node for node in tree if isinstance(node, ast.ImportFrom) and node.level]
+            used = {node.module or alias.name for node in froms for alias in node.names}
+            assert used <= set().union(*FILES[:layer])
+            seen |= used
+    assert "search" in seen  # the check sees imports at all
+
+
+# -- a citizen of scikit-learn ---------------------------------------------------------------------
+
+
+def test_pipeline_and_grid_search():
+    pipeline = make_pipeline(StandardScaler(), classifier())
+    grid = {"differentiablekneighborsclassifier__n_neighbors": [1, 5]}
+    search = GridSearchCV(pipeline, grid, cv=3).fit(*IRIS)
+    assert search.best_score_ > 0.93
+
+
+def test_string_labels_come_back():
+    X, y = IRIS
+    names = np.array(["setosa", "versicolor", "virginica"])[y]
+    model = classifier().fit(X, names)
+    assert model.classes_.tolist() == ["setosa", "versicolor", "virginica"]
+    assert set(model.predict(X)) == set(names)
+    assert model.score(X, names) > 0.95
+
+
+def test_clone_copies_the_embedding():
+    model = classifier(embedding=torch.nn.Linear(4, 2))
+    copy = clone(model)
+    assert copy.embedding is not model.embedding
+    assert torch.equal(copy.embedding.weight, model.embedding.weight)
+
+
+def test_the_embedding_given_is_not_changed_by_fit():
+    given = torch.nn.Linear(4, 2)
+    before = given.weight.detach().clone()
+    model = classifier(embedding=given).fit(*IRIS)
+    assert torch.equal(given.weight, before)
+    assert given.weight.dtype is torch.float32
+    assert not torch.equal(model.embedding_.weight.float(), before)
+
+
+def test_the_global_generator_is_left_alone():
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    classifier().fit(*IRIS)
+    assert torch.equal(torch.rand(1), expected)
+
+
+@pytest.mark.parametrize("stochastic", [False, True])
+def test_seeds_decide_everything(stochastic):
+    first, again, other = (
+        classifier(stochastic=stochastic, samples=2, random_state=seed)
+        .fit(*IRIS)
+        .transform(IRIS[0])
+        for seed in (1, 1, 2)
+    )
+    assert np.array_equal(first, again)
+    assert not np.allclose(first, other)
+
+
+@pytest.mark.parametrize("options", [{"n_neighbors": 0}, {"tau": 0.0}, {"optimizer": "lbfgs"}])
+def test_parameters_are_checked_in_fit(options):
+    with pytest.raises(ValueError, match=f"The '{next(iter(options))}' parameter"):
+        classifier(**options).fit(*IRIS)
+
+
+def test_progress_is_shown_when_asked_for(capsys):
+    classifier(verbose=True, early_stopping=True).fit(*IRIS)
+    said = capsys.readouterr().err
+    assert "3/3" in said
+    assert "validation" in said
+    classifier().fit(*IRIS)
+    assert capsys.readouterr().err == ""
+
+
+# -- what it learns --------------------------------------------------------------------------------
+
+
+def test_without_training_it_is_knn():
+    """The default embedding starts as the features: same neighbours, same votes."""
+    X, y = IRIS
+    for weights in ("uniform", "distance"):
+        ours = classifier(epochs=0, weights=weights).fit(X[::2], y[::2])
+        theirs = KNeighborsClassifier(weights=weights).fit(X[::2], y[::2])
+        np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=1e-6)
+    X, y = DIABETES
+    ours = regressor(epochs=0).fit(X[::2], y[::2])
+    theirs = KNeighborsRegressor().fit(X[::2], y[::2])
+    np.testing.assert_allclose(ours.predict(X), theirs.predict(X))
+
+
+def test_it_learns_to_leave_out_noise():
+    """Two moons among 18 features of noise: neighbours in the features are nearly useless."""
+    generator = np.random.default_rng(0)
+
+    def draw(count, seed):
+        X, y = make_moons(count, noise=0.1, random_state=seed)
+        return np.hstack((X, generator.normal(size=(count, 18)))), y
+
+    train, test = draw(600, 0), draw(400, 1)
+    plain = KNeighborsClassifier().fit(*train).score(*test)
+    learned = classifier(epochs=40).fit(*train).score(*test)
+    assert learned > plain + 0.08
+
+
+def test_the_regressor_learns_to_leave_out_noise():
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(800, 12))
+    y = np.sin(2 * X[:, 0]) + X[:, 1]
+    plain = KNeighborsRegressor().fit(X[:500], y[:500]).score(X[500:], y[500:])
+    model = regressor(epochs=40).fit(X[:500], y[:500])
+    assert model.score(X[500:], y[500:]) > plain + 0.2
+
+
+def test_loss_falls():
+    history = classifier(epochs=10).fit(*load_digits(return_X_y=True)).history_
+    assert len(history) == 10
+    assert history[-1]["loss"] < history[0]["loss"] < 0
+
+
+def test_early_stopping_keeps_the_best_and_indexes_everything():
+    model = classifier(epochs=50, early_stopping=True, patience=2, learning_rate=0.03).fit(*IRIS)
+    scores = [one["score"] for one in model.history_]
+    assert len(scores) < 50
+    assert max(scores[-2:]) <= max(scores)
+    assert model.n_samples_fit_ == 150
+    assert model.score(*IRIS) > 0.95
+
+
+def test_images_go_through_an_embedding_of_their_own():
+    X, y = load_digits(return_X_y=True)
+    images = X.reshape(-1, 1, 8, 8).astype(np.float32)[:600]
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 8, 3, stride=2), torch.nn.ReLU(), torch.nn.Flatten()
+    )
+    model = classifier(embedding=network, epochs=15, tau=500.0).fit(images[:400], y[:400])
+    assert model.transform(images[:2]).shape == (2, 72)
+    assert model.transform(images[:2]).dtype == np.float32
+    untrained = classifier(embedding=network, epochs=0).fit(images[:400], y[:400])
+    assert model.score(images[400:], y[400:600]) > untrained.score(images[400:], y[400:600])
+    with pytest.raises(ValueError, match=r"points of shape \(1, 6, 8\).*fitted on.*\(1, 8, 8\)"):
+        model.predict(images[:, :, :6])
+
+
+def test_images_need_an_embedding():
+    with pytest.raises(ValueError, match="dim 4"):
+        classifier().fit(np.zeros((10, 1, 8, 8)), np.arange(10) % 2)
+
+
+def test_several_targets():
+    X, y = DIABETES
+    both = np.stack((y, -2 * y), 1)
+    model = regressor().fit(X, both)
+    found = model.predict(X[:7])
+    assert found.shape == (7, 2)
+    np.testing.assert_allclose(found[:, 1], -2 * found[:, 0])
+
+
+@pytest.mark.slow
+def test_digits_above_knn_and_neighbourhood_components():
+    """As the tutorial has them: five folds, the same for all."""
+    models = knn_tutorial.MODELS["digits"]
+    accuracy = {
+        name: knn_tutorial.measure(make, "digits")["accuracy"] for name, make in models.items()
+    }
+    *theirs, _, with_images = accuracy.values()
+    assert with_images > max(theirs) + 0.003
+
+
+def test_the_tutorial_prints_and_writes_its_table(tmp_path, monkeypatch, capsys):
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{knn_tutorial.MARKS[0]}\nold\n{knn_tutorial.MARKS[1]}\nafter\n")
+    some = {"breast cancer": {"plain": KNeighborsClassifier}}
+    monkeypatch.setattr(knn_tutorial, "MODELS", some)
+    monkeypatch.setattr("sys.argv", ["knn_tutorial", "--page", str(page)])
+    knn_tutorial.main()
+    assert "| breast cancer | plain | 9" in capsys.readouterr().out
+    text = page.read_text()
+    assert "old" not in text
+    assert text.startswith("before")
+    assert text.endswith("after\n")
+    assert "| breast cancer | plain | 9" in text
+
+
+# -- neighbours ------------------------------------------------------------------------------------
+
+
+def test_neighbours_are_those_in_the_embedding():
+    X, y = IRIS
+    model = classifier().fit(X[:100], y[:100])
+    distances, indices = model.kneighbors(X[100:], 4)
+    gaps = model.transform(X[100:])[:, None] - model.transform(X[:100])
+    expected = np.sort(np.sqrt((gaps**2).sum(-1)), 1)[:, :4]
+    np.testing.assert_allclose(distances, expected)
+    assert np.array_equal(model.kneighbors(X[100:], 4, return_distance=False), indices)
+
+
+def test_no_training_point_is_its_own_neighbour():
+    X, y = IRIS
+    X = np.concatenate((X, X[:5], X[:5], X[:5], X[:5]))  # five at one place: more than asked for
+    y = np.concatenate((y, y[:5], y[:5], y[:5], y[:5]))
+    indices = classifier().fit(X, y).kneighbors(n_neighbors=3, return_distance=False)
+    assert indices.shape == (170, 3)
+    assert (indices != np.arange(170)[:, None]).all()
+
+
+def test_more_neighbours_than_points_are_refused():
+    X, y = IRIS
+    model = classifier().fit(X[45:55], y[45:55])
+    with pytest.raises(ValueError, match=r"from 1 to n_samples_fit.*n_neighbors = 11"):
+        model.kneighbors(X, 11)
+    with pytest.raises(ValueError, match=r"n_neighbors = 10"):
+        model.kneighbors(n_neighbors=10)
+
+
+def test_distance_weights_at_distance_zero():
+    """As scikit-learn: training points that are where the query is share the vote."""
+    X, y = IRIS
+    ours = classifier(weights="distance", epochs=0).fit(X, y)
+    theirs = KNeighborsClassifier(weights="distance").fit(X, y)
+    np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X))
+
+
+# -- engines ---------------------------------------------------------------------------------------
+
+
+def points(n=500, d=20, seed=0, dtype=np.float64):
+    return np.random.default_rng(seed).normal(size=(n, d)).astype(dtype)
+
+
+@pytest.mark.parametrize("kind", EXACT)
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_exact_engines_give_the_same_answers(kind, dtype, monkeypatch):
+    monkeypatch.setattr(search_room, "LARGEST", 2**12)  # several blocks
+    known, asked = points(dtype=dtype), points(60, seed=1, dtype=dtype)
+    gaps = np.sqrt(((asked[:, None] - known) ** 2).sum(-1))
+    distances, indices = Index(known, kind=kind).query(asked, 7)
+    assert np.array_equal(indices, gaps.argsort(1, kind="stable")[:, :7])
+    assert distances.dtype == dtype
+    np.testing.assert_allclose(distances, np.sort(gaps, 1)[:, :7], rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", EXACT)
+def test_a_common_offset_does_not_change_neighbours(kind):
+    """In float32 the usual formula would see nothing but rounding here."""
+    known, asked = points(), points(30, seed=1)
+    expected = Index(known, kind="torch").query(asked, 5)[1]
+    assert np.array_equal(Index(known + 1e4, kind=kind).query(asked + 1e4, 5)[1], expected)
+
+
+@pytest.mark.parametrize("kind", EXACT)
+def test_equal_distances_come_in_the_order_of_the_points(kind):
+    known = np.repeat(points(20), 3, axis=0)
+    indices = Index(known, kind=kind).query(known[::3], 3)[1]
+    assert np.array_equal(indices, np.arange(60).reshape(20, 3))
+
+
+@NEEDS_FAISS
+@pytest.mark.parametrize(
+    ("factory", "search"), [("IVF8,Flat", "nprobe=8"), ("HNSW16", "efSearch=200")]
+)
+def test_approximate_indices_find_nearly_everything(factory, search):
+    known, asked = points(), points(60, seed=1)
+    exact = Index(known, kind="torch").query(asked, 5)[1]
+    found = Index(known, kind="faiss", factory=factory, search=search).query(asked, 5)[1]
+    assert (found == exact).mean() > 0.95
+
+
+@NEEDS_FAISS
+def test_an_index_that_looks_at_too_little_says_so():
+    index = Index(points(), kind="faiss", factory="IVF100,Flat", search="nprobe=1")
+    with pytest.raises(ValueError, match=r"fewer than 40 neighbours.*nprobe=32"):
+        index.query(points(60, seed=1), 40)
+
+
+@NEEDS_FAISS
+def test_faiss_says_what_it_cannot_build():
+    with pytest.raises(ValueError, match=r"could not build 'Nonsense'.*Flat"):
+        Index(points(), kind="faiss", factory="Nonsense")
+
+
+def test_without_faiss(monkeypatch):
+    original = builtins.__import__
+
+    def missing(name, *arguments, **options):
+        if name == "faiss":
+            raise ImportError(name)
+        return original(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    assert isinstance(Index(points()).engine, search_room.TorchEngine)
+    with pytest.raises(ImportError, match=r"pip install faiss-cpu.*torch"):
+        Index(points(), kind="faiss")
+
+
+def test_unknown_engines_are_refused():
+    with pytest.raises(ValueError, match="auto, faiss, sklearn, torch"):
+        Index(points(), kind="annoy")
+
+
+@NEEDS_FAISS
+def test_a_faiss_estimator_survives_pickling():
+    model = classifier(index="faiss").fit(*IRIS)
+    copy = pickle.loads(pickle.dumps(model))
+    assert np.array_equal(copy.predict(IRIS[0]), model.predict(IRIS[0]))
+
+
+# -- folders ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", EXACT)
+def test_a_saved_classifier_is_the_same(tmp_path, kind):
+    X, y = IRIS
+    model = classifier(index=kind, weights="distance", n_neighbors=3).fit(X, y.astype(str))
+    model.save(tmp_path / "model")
+    again = DifferentiableKNeighborsClassifier.load(tmp_path / "model")
+    assert again.get_params() == model.get_params()
+    assert np.array_equal(again.predict_proba(X), model.predict_proba(X))
+    assert again.predict(X).dtype == model.predict(X).dtype
+    assert again.n_features_in_ == 4
+    names = {path.name for path in (tmp_path / "model").iterdir()}
+    assert names >= {"estimator.json", "tensors.safetensors"}
+    assert ("index.faiss" in names) == (kind == "faiss")
+
+
+def test_a_saved_regressor_is_the_same(tmp_path):
+    X, y = DIABETES
+    model = regressor().fit(X.astype(np.float32), y)
+    model.save(tmp_path)
+    again = DifferentiableKNeighborsRegressor.load(tmp_path)
+    assert np.array_equal(again.predict(X), model.predict(X))
+
+
+def test_an_embedding_of_your_own_is_passed_again(tmp_path):
+    X, y = IRIS
+    model = classifier(embedding=torch.nn.Linear(4, 3)).fit(X, y)
+    model.save(tmp_path)
+    again = DifferentiableKNeighborsClassifier.load(tmp_path, embedding=torch.nn.Linear(4, 3))
+    assert np.array_equal(again.transform(X), model.transform(X))
+    with pytest.raises(StorageError, match=r"embedding of your own.*embedding=\.\.\."):
+        DifferentiableKNeighborsClassifier.load(tmp_path)
+    with pytest.raises(StorageError, match=r"not the network that was saved.*architecture"):
+        DifferentiableKNeighborsClassifier.load(tmp_path, embedding=torch.nn.Linear(4, 2))
+
+
+def test_only_fitted_estimators_are_saved(tmp_path):
+    with pytest.raises(NotFittedError):
+        classifier().save(tmp_path)
+
+
+def damage(folder, kind):
+    facts, tensors = folder / "estimator.json", folder / "tensors.safetensors"
+    if kind == "empty":
+        for path in folder.iterdir():
+            path.unlink()
+    elif kind == "facts cut":
+        facts.write_text(facts.read_text()[:50])
+    elif kind == "tensors cut":
+        tensors.write_bytes(tensors.read_bytes()[:-10])
+    elif kind == "tensors gone":
+        tensors.unlink()
+    elif kind == "foreign":
+        facts.write_text(json.dumps({"model": "something else"}))
+    elif kind == "not a mapping":
+        facts.write_text("[1, 2]")
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("empty", r"no saved estimator.*estimator\.json"),
+        ("facts cut", r"estimator\.json is damaged"),
+        ("tensors cut", r"tensors\.safetensors is missing, truncated"),
+        ("tensors gone", r"tensors\.safetensors is missing, truncated"),
+        ("foreign", r"not in the format.*got None"),
+        ("not a mapping", r"not in the format.*got 'list'"),
+    ],
+)
+def test_damaged_folders_are_refused(tmp_path, kind, message):
+    classifier(epochs=0).fit(*IRIS).save(tmp_path)
+    damage(tmp_path, kind)
+    with pytest.raises(StorageError, match=message):
+        DifferentiableKNeighborsClassifier.load(tmp_path)
+
+
+def test_the_other_estimator_is_refused(tmp_path):
+    classifier(epochs=0).fit(*IRIS).save(tmp_path)
+    with pytest.raises(StorageError, match=r"holds a DifferentiableKNeighborsClassifier"):
+        DifferentiableKNeighborsRegressor.load(tmp_path)
+    with pytest.raises(StorageError, match=r"default embedding\. Load it without"):
+        DifferentiableKNeighborsClassifier.load(tmp_path, embedding=torch.nn.Identity())
