@@ -315,6 +315,12 @@ FUNCTIONS: dict[str, dict[str, Callable[[Any, Any], Any]]] = {
         "entropy": lambda ns, x: ns.neuralsort(x, tau=0.4).entropy(),
         "transpose": lambda ns, x: ns.neuralsort(x, tau=0.4).mT @ x[..., None],
         "top": lambda ns, x: ns.neuralsort(x, tau=0.4).top(2).sort(x),
+        "unimodal": lambda ns, x: (
+            1.0
+            * ns.RelaxedPermutation.from_dense(ns.neuralsort(x, tau=0.4).to_dense())
+            .top(2)
+            .is_unimodal()
+        ),
         "straight_through": lambda ns, x: ns.neuralsort(x, tau=0.4).straight_through().sort(x),
         "sinkhorn": lambda ns, x: ns.sinkhorn(x[..., None] * x[..., None, :], tau=0.5).to_dense(),
         "sinkhorn_sort": lambda ns, x: ns.sinkhorn_sort(x, tau=0.5, iterations=7).to_dense(),

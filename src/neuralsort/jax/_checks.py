@@ -286,9 +286,11 @@ def batch_of_rankings(value: Array, batch: tuple[int, ...]) -> tuple[int, ...]:
         ) from None
 
 
-def key(value: Array) -> Array:
+def key(value: Array | None) -> Array:
     """A source of randomness."""
-    if _is(value, jax.dtypes.prng_key) or (_is(value, jnp.uint32) and value.ndim == 1):
+    if isinstance(value, Array) and (
+        _is(value, jax.dtypes.prng_key) or (_is(value, jnp.uint32) and value.ndim == 1)
+    ):
         return value
     raise TypeError(
         f"`key` expects a random key, got {_came(value)}. "

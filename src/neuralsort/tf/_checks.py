@@ -33,7 +33,7 @@ def scores(name: str, value: Tensor) -> Tensor:
     return tf.convert_to_tensor(value)
 
 
-def tau(value: float | Tensor, scores: Tensor) -> float | Tensor:
+def tau(value: Any, scores: Tensor) -> float | Tensor:
     """Non-negative number, or a tensor with one temperature per list."""
     if not tf.is_tensor(value) and not isinstance(value, tf.Variable):
         return _options.temperature(value)

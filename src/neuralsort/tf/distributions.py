@@ -1,5 +1,8 @@
 """Distributions over permutations: Plackett-Luce, and relaxed samples of it."""
 
+# The stubs of TensorFlow know neither `x[..., 1:]` nor `~x`.
+# pyright: reportArgumentType=false, reportOperatorIssue=false
+
 import tensorflow as tf
 
 from .. import _options

@@ -1,5 +1,7 @@
 """Gradients for discrete things: the straight-through estimator."""
 
+from typing import Any
+
 import tensorflow as tf
 
 from . import _checks
@@ -39,7 +41,7 @@ def straight_through(hard: tf.Tensor, soft: tf.Tensor) -> tf.Tensor:
 
 
 @tf.custom_gradient
-def _straight_through(hard: tf.Tensor, soft: tf.Tensor):
+def _straight_through(hard: tf.Tensor, soft: tf.Tensor) -> Any:
     def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return tf.zeros_like(upstream), upstream
 

@@ -1,5 +1,8 @@
 """NeuralSort: the paper's relaxation of sorting to unimodal row-stochastic matrices."""
 
+# The stubs of TensorFlow know neither `x[..., 1:]` nor `~x`.
+# pyright: reportArgumentType=false, reportOperatorIssue=false
+
 import tensorflow as tf
 
 from . import _checks

@@ -126,12 +126,13 @@ class Sweep:
         column inside.
         """
         columns = self._fill(jax.tree.map(lax.stop_gradient, columns))
-        if self.width is None:
+        width = self.width
+        if width is None:
             return jnp.zeros((len(self._starts()), *columns.tau.shape[:-1]), columns.tau.dtype)
 
         def bound(at: Array, begin: Array, window: Any) -> Array:
             left, right = self.kernel.edges(window._replace(tau=columns.tau), at, self.size)
-            after = jnp.maximum(self.n - begin - self.width, 0)
+            after = jnp.maximum(self.n - begin - width, 0)
             inside = jnp.exp(-left) * begin + jnp.exp(-right) * after
             return jnp.minimum(inside, 1.0).astype(columns.tau.dtype)
 

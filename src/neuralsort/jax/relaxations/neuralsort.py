@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ..permutation import RelaxedPermutation
-from .blocks import cut
+from .blocks import cut, per_item
 from .lazy import relaxed
 from .ordering import Ordered, linked, tie_groups
 
@@ -112,7 +112,7 @@ class NeuralSortKernel:
         fixed = Columns(*map(lax.stop_gradient, columns))
         w = columns.values.shape[-1]
         base, distance = _beyond(fixed, at, size)
-        tile = _tile(Columns(*(cut(x, at, size) for x in fixed[:-1]), fixed.tau))
+        tile = _tile(per_item(fixed, lambda x: cut(x, at, size)))
         row, index = jnp.arange(size), jnp.arange(w)
         distance = distance[..., None, :]
         to_last, to_first = 2 * (size - 1 - row)[:, None], 2 * row[:, None]
