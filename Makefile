@@ -11,12 +11,14 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 READY := .venv/.ready-$(EXTRAS)
 READY_BENCH := .venv/.ready-bench
+OTHER_FRAMEWORKS := $(wildcard tests/test_jax_*.py tests/test_tf_*.py) tests/test_parity.py \
+	src/neuralsort/jax src/neuralsort/tf docs/frameworks.md
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test lint format bench clean
+.PHONY: help install quickstart test test-torch lint format bench clean
 
 help:  ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "Variables: PYTHON=$(PYTHON) EXTRAS=$(EXTRAS) WORKERS=$(WORKERS) PYTEST_ARGS=$(PYTEST_ARGS) BENCH_ARGS=$(BENCH_ARGS)"
 
 install: $(READY)  ## Set up .venv with every extra (EXTRAS=torch for fewer)
@@ -27,6 +29,9 @@ quickstart: $(READY)  ## Train on handwritten numbers in minutes: tables, and re
 # One thread per worker: the lists in tests are short, and workers would fight over the cores.
 test: $(READY)  ## Run the tests, and the examples in docstrings and docs
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+
+test-torch:  ## Run the tests of PyTorch alone; JAX and TensorFlow need not be there
+	$(MAKE) test EXTRAS=experiments PYTEST_ARGS="$(OTHER_FRAMEWORKS:%=--ignore=%) $(PYTEST_ARGS)"
 
 lint: $(READY)  ## Check style, formatting and types
 	$(BIN)/ruff check .
@@ -39,6 +44,7 @@ format: $(READY)  ## Rewrite the code in the house format
 
 bench: $(READY_BENCH)  ## Compare with other ways to sort softly
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+	$(BIN)/python -m benchmarks.frameworks
 
 clean:  ## Remove .venv, caches and everything generated
 	rm -rf .venv report dist .pytest_cache .ruff_cache .hypothesis

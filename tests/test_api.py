@@ -15,7 +15,6 @@ import neuralsort
 import neuralsort.torch as ns
 
 ROOT = Path(inspect.getfile(neuralsort)).parent
-PACKAGE = ROOT / "torch"
 
 PUBLIC = {
     "neuralsort",
@@ -51,16 +50,27 @@ PUBLIC = {
     "ranknet_loss",
 }
 
-LAYERS = [
-    {"_checks"},
-    {"gradients", "noise", "permutation", "rankings"},
-    {"permutahedron", "relaxations"},
-    {"operators", "registry"},
-    {"distributions", "losses", "metrics", "ranking_losses"},
-    {"estimators", "knn"},
-    {"nn"},
-]
-"""Each room imports from the layers before it, or from its own."""
+LAYERS = {
+    "torch": [
+        {"_checks"},
+        {"gradients", "noise", "permutation", "rankings"},
+        {"permutahedron", "relaxations"},
+        {"operators", "registry"},
+        {"distributions", "losses", "metrics", "ranking_losses"},
+        {"estimators", "knn"},
+        {"nn"},
+    ],
+    "jax": [
+        {"_checks"},
+        {"gradients", "noise", "permutation", "rankings"},
+        {"relaxations"},
+        {"operators"},
+        {"distributions", "losses", "metrics", "ranking_losses"},
+        {"estimators"},
+    ],
+    "tf": [{"_checks"}, {"gradients", "noise"}, {"relaxations"}, {"distributions", "layers"}],
+}
+"""Each room of a package imports from the layers before it, or from its own."""
 
 FUNCTIONS = sorted(name for name in ns.__all__ if inspect.isfunction(getattr(ns, name)))
 
@@ -110,49 +120,61 @@ def test_importing_torch_room_needs_torch_only():
 
 
 def room_of(path: Path) -> str:
-    """The file or folder directly under neuralsort/torch."""
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    """The file or folder directly under neuralsort/torch, or under another package."""
+    return path.relative_to(ROOT).parts[1].removesuffix(".py")
 
 
-def imported_rooms(path: Path) -> set[str]:
-    """Rooms of neuralsort.torch that a file imports, at its top or inside its functions."""
-    package = ("neuralsort", "torch", *path.relative_to(PACKAGE).parts[:-1])
-    rooms = set()
+def imported_modules(path: Path) -> list[list[str]]:
+    """Modules that a file imports, at its top or inside its functions, as lists of names."""
+    package = ("neuralsort", *path.relative_to(ROOT).parts[:-1])
+    found = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            modules = [alias.name.split(".") for alias in node.names]
+            found += [alias.name.split(".") for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = list(package[: len(package) - node.level + 1]) if node.level else []
             base += node.module.split(".") if node.module else []
             # `from .. import x` may name a module, so each name counts as one.
-            modules = [[*base, alias.name] for alias in node.names]
-        else:
-            continue
-        rooms |= {m[2] for m in modules if m[:2] == ["neuralsort", "torch"] and len(m) > 2}
-    return rooms
+            found += [[*base, alias.name] for alias in node.names]
+    return found
 
 
-def test_layers_are_all_there():
-    rooms = {room_of(path) for path in PACKAGE.rglob("*.py")} - {"__init__"}
-    assert rooms == set().union(*LAYERS)
+def imported_rooms(path: Path) -> set[str]:
+    """Rooms of its own package that a file imports."""
+    package = ["neuralsort", path.relative_to(ROOT).parts[0]]
+    return {m[2] for m in imported_modules(path) if m[:2] == package and len(m) > 2}
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in sorted(PACKAGE.rglob("*.py")) if path != PACKAGE / "__init__.py"],
-    ids=lambda path: str(path.relative_to(PACKAGE)),
-)
+@pytest.mark.parametrize("package", LAYERS)
+def test_layers_are_all_there(package):
+    rooms = {room_of(path) for path in (ROOT / package).rglob("*.py")} - {"__init__"}
+    assert rooms == set().union(*LAYERS[package])
+
+
+FILES = [
+    path
+    for package in LAYERS
+    for path in sorted((ROOT / package).rglob("*.py"))
+    if path != ROOT / package / "__init__.py"
+]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_imports_point_downwards(path):
-    mine = next(i for i, rooms in enumerate(LAYERS) if room_of(path) in rooms)
-    allowed = set().union(*LAYERS[: mine + 1])
-    assert imported_rooms(path) <= allowed
+    package = path.relative_to(ROOT).parts[0]
+    layers = LAYERS[package]
+    mine = next(i for i, rooms in enumerate(layers) if room_of(path) in rooms)
+    assert imported_rooms(path) <= set().union(*layers[: mine + 1])
+    # Packages share nothing but the rules for plain options.
+    ours = {m[1] for m in imported_modules(path) if m[0] == "neuralsort" and len(m) > 1}
+    assert ours <= {package, "_options"}
 
 
-def test_layers_are_seen_at_all():
+@pytest.mark.parametrize("package", ["torch", "jax"])
+def test_layers_are_seen_at_all(package):
     """The check above would pass on anything if it found no imports."""
-    assert "permutation" in imported_rooms(PACKAGE / "operators.py") | imported_rooms(
-        PACKAGE / "relaxations" / "lazy.py"
-    )
+    assert "permutation" in imported_rooms(ROOT / package / "operators.py")
+    assert "permutation" in imported_rooms(ROOT / package / "relaxations" / "lazy.py")
 
 
 def test_every_file_has_found_its_home():

@@ -1,0 +1,62 @@
+"""Sorting inside gradient-based learning, for JAX: `import neuralsort.jax as ns`."""
+
+try:
+    import jax as _jax  # noqa: F401 - here to say what to do where it is missing
+except ImportError as missing:
+    raise ImportError(
+        'neuralsort.jax needs JAX, which is not installed: pip install "neuralsort[jax]"'
+    ) from missing
+
+from . import estimators as estimators
+from . import metrics as metrics
+from .distributions import PlackettLuce, RelaxedPlackettLuce, stochastic_neuralsort
+from .gradients import score_function_loss, straight_through
+from .losses import knn_loss, permutation_cross_entropy, plackett_luce_nll, topk_cross_entropy
+from .operators import (
+    soft_median,
+    soft_quantile,
+    soft_rank,
+    soft_sort,
+    soft_sort_by,
+    soft_topk,
+    tau_for_blur,
+)
+from .permutation import RelaxedPermutation
+from .ranking_losses import (
+    approx_ndcg,
+    kendall_loss,
+    neural_ndcg,
+    ranknet_loss,
+    spearman_loss,
+)
+from .relaxations import gumbel_sinkhorn, neuralsort, sinkhorn, sinkhorn_sort, softsort
+
+__all__ = [
+    "PlackettLuce",
+    "RelaxedPermutation",
+    "RelaxedPlackettLuce",
+    "approx_ndcg",
+    "gumbel_sinkhorn",
+    "kendall_loss",
+    "knn_loss",
+    "neural_ndcg",
+    "neuralsort",
+    "permutation_cross_entropy",
+    "plackett_luce_nll",
+    "ranknet_loss",
+    "score_function_loss",
+    "sinkhorn",
+    "sinkhorn_sort",
+    "soft_median",
+    "soft_quantile",
+    "soft_rank",
+    "soft_sort",
+    "soft_sort_by",
+    "soft_topk",
+    "softsort",
+    "spearman_loss",
+    "stochastic_neuralsort",
+    "straight_through",
+    "tau_for_blur",
+    "topk_cross_entropy",
+]

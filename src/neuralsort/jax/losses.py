@@ -1,0 +1,246 @@
+"""Losses on relaxed permutations and on orders: one number per list, reduced over lists.
+
+Lists may be padded: `mask` is True where the item exists, and what the other places hold changes
+neither value nor gradient. A list without items has loss 0.
+"""
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from .. import _options
+from . import _checks
+from .distributions import PlackettLuce
+from .operators import Relaxation, relaxed
+from .permutation import RelaxedPermutation, working
+from .relaxations import neuralsort
+
+
+def reduced(values: Array, reduction: str) -> Array:
+    """One value per list, or their mean or sum."""
+    if _options.reduction(reduction) == "none":
+        return values
+    return values.mean() if reduction == "mean" else values.sum()
+
+
+def count_present(mask: Array | None, n: int) -> int | Array:
+    """How many items there are: n, or `(..., 1)` for padded lists."""
+    return n if mask is None else mask.sum(-1, keepdims=True)
+
+
+def _log_prob(P: RelaxedPermutation, perm: Array, mask: Array | None, absent: float) -> Array:
+    """`P.log_prob(perm)` in the rows of present items, a constant in those of absent ones."""
+    if mask is None:
+        return P.log_prob(perm)
+    rows = P.shape[-2]
+    counted = jnp.arange(rows) < count_present(mask, P.shape[-1])
+    # Rows that do not count are asked for the item they hold, the absent ones in index order: at a
+    # weight of 0 the logarithm would have no gradient to leave out.
+    held = jnp.argsort(~mask, axis=-1, stable=True)[..., :rows]
+    return jnp.where(counted, P.log_prob(jnp.where(counted, perm, held)), absent)
+
+
+def permutation_cross_entropy(
+    P: RelaxedPermutation,
+    target: Array,
+    *,
+    mask: Array | None = None,
+    reduction: str = "mean",
+) -> Array:
+    r"""Cross-entropy between the rows of a relaxed permutation and a known order.
+
+    $$-\frac{1}{n} \sum_{i=1}^{n} \log \widehat P_{i, z_i}$$
+
+    The matrix is not written down where `P` does without. As the temperature of `P` tends to 0
+    this tends to 0 if its permutation is the target, and to infinity if it is not.
+
+    Args:
+        P: The relaxed permutation, `(..., n, n)`, or the first k rows `P.top(k)`.
+        target: `(..., n)` integers, or `(..., k)`. The item that belongs at each position, largest
+            first: `jnp.argsort(x, descending=True)`. Leading dimensions broadcast to those of
+            `P`.
+        mask: `(..., n)` boolean, True where the item exists: the mask that made `P`. With m items
+            present, the first m places count.
+        reduction: `"mean"` or `"sum"` over lists, or `"none"`.
+
+    Returns:
+        A scalar, or one loss per list for `"none"`: the mean over its rows. It is infinite where
+        `P` gives an item of the target a weight of exactly 0, as hard permutations and infinite
+        scores do; finite scores at a positive temperature have log-weights of any size.
+
+    Raises:
+        TypeError: If `target` is not integer, or `mask` not boolean.
+        ValueError: If a shape does not fit, or `reduction` is not known.
+
+    Example:
+        >>> scores = jnp.array([0.3, 0.1, 0.2])
+        >>> loss = permutation_cross_entropy(neuralsort(scores), jnp.array([0, 2, 1]))
+        >>> f"{loss:.4f}"
+        '0.9750'
+
+    Reference: Grover et al. (2019), the sorting experiment. Time and memory: those of
+    `P.log_prob`.
+    """
+    _checks.relaxed_permutation("permutation_cross_entropy(P)", P)
+    *batch, rows, n = P.shape
+    target = _checks.positions("permutation_cross_entropy(target)", target, rows)
+    target = _checks.per_item("permutation_cross_entropy(target)", target, P.shape[:-1])
+    mask = _checks.mask(mask, (*batch, n))
+    total = _log_prob(P, target, mask, absent=0.0).sum(-1, keepdims=True)
+    places = jnp.clip(jnp.asarray(count_present(mask, n)), 1, max(rows, 1))
+    return reduced(-(total / places).squeeze(-1), reduction)
+
+
+def knn_loss(
+    P: RelaxedPermutation,
+    same_label: Array,
+    *,
+    k: int,
+    mask: Array | None = None,
+    reduction: str = "mean",
+) -> Array:
+    r"""The paper's loss for a differentiable k-nearest-neighbours classifier.
+
+    $$\ell_{\text{kNN}} = -\frac{1}{k} \sum_{i=1}^{k} \sum_{j=1}^{n} \mathbb 1(y_j = y)\,
+      \widehat P_{ij}$$
+
+    Its hard counterpart, which it tends to as the temperature tends to 0, is minus the share of the
+    k nearest candidates that have the label of the query. Sort the candidates by negated
+    distance, so that the nearest come first.
+
+    Args:
+        P: `(..., n, n)`. The relaxed permutation of the candidates, nearest first.
+        same_label: `(..., n)` boolean, or weights. True where a candidate has the query's label.
+        k: How many neighbours, from 1 to n.
+        mask: `(..., n)` boolean, True where the candidate exists: the mask that made `P`. A list
+            with fewer than k candidates averages over those it has.
+        reduction: `"mean"` or `"sum"` over queries, or `"none"`.
+
+    Returns:
+        A scalar, or one loss per query for `"none"`, between -1 and 0.
+
+    Raises:
+        TypeError: If `same_label` holds no real numbers, or `mask` is not boolean.
+        ValueError: If a shape does not fit, `k` is out of range, or `reduction` is not known.
+
+    Example:
+        >>> P = neuralsort(-jnp.array([0.1, 0.5, 9.0, 0.3]), tau=0.01)  # minus the distances
+        >>> f"{knn_loss(P, jnp.array([True, False, True, True]), k=3):.3f}"
+        '-0.667'
+
+    Reference: Grover et al. (2019), Eq. 8. Time and memory: those of the first k rows of `P`.
+    """
+    _checks.relaxed_permutation("knn_loss(P)", P)
+    n = P.shape[-1]
+    k = _options.neighbours(k, P.shape[-2])
+    lists = (*P.shape[:-2], n)
+    same = _checks.per_item("knn_loss(same_label)", same_label, lists).astype(P.dtype)
+    mask = _checks.mask(mask, lists)
+    if mask is not None:
+        same = jnp.where(mask, same, 0.0)
+    mass = P.top(k).sort(same).sum(-1, keepdims=True)  # rows of absent candidates hold none
+    neighbours = jnp.clip(jnp.asarray(count_present(mask, n)), 1, k)
+    return reduced(-(mass / neighbours).squeeze(-1), reduction)
+
+
+def topk_cross_entropy(
+    logits: Array,
+    labels: Array,
+    *,
+    k: int | Mapping[int, float],
+    tau: float | Array,
+    mask: Array | None = None,
+    relax: Relaxation = neuralsort,
+    reduction: str = "mean",
+) -> Array:
+    r"""Classification loss that asks for the label among the k largest logits.
+
+    $$-\log \sum_{k} p_k \sum_{i=1}^{k} \widehat P_{i, y}$$
+
+    Its hard counterpart is the top-k accuracy: as `tau` tends to 0 a list has loss 0 if its label
+    is among the k largest, and its loss grows without bound if it is not. Relaxations whose
+    columns sum to 1 make the inner sum a probability; with the others it may exceed 1 a little, and
+    the loss fall below 0.
+
+    Args:
+        logits: `(..., n)`. One score per class.
+        labels: `(...)` integers, the class of each list.
+        k: The size of the set, or the share $p_k$ that each of several sizes counts, such as
+            `{1: 0.5, 5: 0.5}`.
+        tau: Temperature, as in `relax`.
+        mask: `(..., n)` boolean, True where the class may be chosen.
+        relax: The relaxation: `neuralsort`, `softsort`, or a `functools.partial` of one.
+        reduction: `"mean"` or `"sum"` over lists, or `"none"`.
+
+    Returns:
+        A scalar, or one loss per list for `"none"`.
+
+    Raises:
+        TypeError: If `logits` is not floating point or `labels` not integer.
+        ValueError: If a shape does not fit, `k` is out of range, its shares do not sum to 1, or
+            `reduction` is not known.
+
+    Example:
+        >>> logits = jnp.array([[2.0, 1.0, 0.0, -1.0]])
+        >>> f"{topk_cross_entropy(logits, jnp.array([1]), k=1, tau=0.1):.2f}"
+        '10.00'
+        >>> f"{topk_cross_entropy(logits, jnp.array([1]), k=2, tau=0.1):.2f}"
+        '0.00'
+
+    Reference: Petersen et al. (2022). Time and memory: those of k log-weights of `relax`.
+    """
+    logits = _checks.scores("topk_cross_entropy(logits)", logits)
+    labels = _checks.labels(labels, logits)
+    shares = _options.top_shares(k, logits.shape[-1])
+    mask = _checks.mask(mask, logits.shape)
+    rows = max(shares)
+    at_least = [sum(p for size, p in shares.items() if size > i) for i in range(rows)]
+    P = relaxed(logits.astype(working(logits.dtype)), tau, mask, relax).top(rows)
+    everywhere = jnp.broadcast_to(labels[..., None], (*labels.shape, rows))
+    log_weight = _log_prob(P, everywhere, mask, absent=-jnp.inf)
+    log_share = jnp.log(jnp.array(at_least, log_weight.dtype))
+    loss = -jax.scipy.special.logsumexp(log_weight + log_share, -1)
+    if mask is not None:
+        loss = jnp.where(mask.any(-1), loss, 0.0)
+    return reduced(loss.astype(logits.dtype), reduction)
+
+
+def plackett_luce_nll(
+    logits: Array, ranking: Array, *, mask: Array | None = None, reduction: str = "mean"
+) -> Array:
+    r"""Negative log-likelihood of observed rankings under Plackett-Luce.
+
+    $$-\log q(z) = \sum_{i=1}^{k} \Big[\log \sum_{j \notin \{z_1, \dots, z_{i-1}\}} e^{l_j}
+      - l_{z_i}\Big]$$
+
+    A prefix of length k < n is a top-k list; k = 1 is the cross-entropy of the first choice. In
+    learning to rank, this loss on full rankings is known as ListMLE.
+
+    Args:
+        logits: `(..., n)`. Logs of the Plackett-Luce scores, any real numbers.
+        ranking: `(..., k)` integers with k <= n. The items from the first place down; leading
+            dimensions broadcast against those of `logits`.
+        mask: `(..., n)` boolean, True where the item exists. With m items present, the first m
+            places hold present items, and later places are ignored, whatever they hold.
+        reduction: `"mean"` or `"sum"` over lists, or `"none"`.
+
+    Returns:
+        A scalar, or one loss per list for `"none"`. A list without items has loss 0.
+
+    Raises:
+        TypeError: If `logits` are not floating point, `ranking` not integer, or `mask` not boolean.
+        ValueError: If a shape does not fit, or `reduction` is not known.
+
+    Example:
+        >>> logits = jnp.array([0.0, 1.0, 2.0])
+        >>> rankings = jnp.array([[2, 1, 0], [2, 0, 1]])
+        >>> f"{plackett_luce_nll(logits, rankings):.4f}"
+        '1.2209'
+        >>> f"{plackett_luce_nll(logits, rankings[:, :1]):.4f}"  # only the first places were seen
+        '0.4076'
+
+    Reference: Plackett (1975); Xia et al. (2008). Time and memory: O(n) per list.
+    """
+    return reduced(-PlackettLuce(logits).log_prob(ranking, mask=mask), reduction)

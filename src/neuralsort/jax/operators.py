@@ -1,0 +1,386 @@
+"""Operators on values, for people who want one call: a relaxation and one of its products."""
+
+import math
+from typing import NamedTuple, Protocol
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from .. import _options
+from . import _checks
+from .permutation import RelaxedPermutation
+from .relaxations import neuralsort
+
+
+class Relaxation(Protocol):
+    """Scores and a temperature to a relaxed permutation, largest first.
+
+    For lists with a mask it is called with `mask=` as well.
+    """
+
+    def __call__(self, scores: Array, /, *, tau: float | Array) -> RelaxedPermutation:
+        """Relaxes the descending sort of `scores` (..., n)."""
+        ...
+
+
+class TopK(NamedTuple):
+    """What `soft_topk` returns."""
+
+    values: Array
+    weights: Array
+
+
+def relaxed(
+    scores: Array, tau: float | Array, mask: Array | None, relax: Relaxation
+) -> RelaxedPermutation:
+    """The relaxed permutation of lists; only padded ones need a relaxation that takes masks."""
+    _options.relax(relax)
+    options = {} if mask is None else {"mask": mask}
+    return relax(scores, tau=tau, **options)
+
+
+def _ordered(
+    name: str,
+    x: Array,
+    tau: float | Array,
+    dim: int,
+    descending: bool,
+    mask: Array | None,
+    relax: Relaxation,
+) -> tuple[RelaxedPermutation, int]:
+    """The relaxed permutation of the lists along `dim` in that order, and `dim` from the front.
+
+    Ascending order is the descending one of negated values, so that absent items come last and ties
+    keep the order of their indices in both.
+    """
+    x = _checks.scores(name, x)
+    dim = _options.dim(dim, x.shape)
+    mask = _checks.mask(mask, x.shape)
+    mask = None if mask is None else jnp.moveaxis(mask, dim, -1)
+    lists = jnp.moveaxis(x, dim, -1)
+    return relaxed(lists if descending else -lists, tau, mask, relax), dim
+
+
+def soft_sort(
+    x: Array,
+    *,
+    tau: float | Array = 1.0,
+    dim: int = -1,
+    descending: bool = False,
+    mask: Array | None = None,
+    relax: Relaxation = neuralsort,
+) -> Array:
+    r"""Differentiable sort of values.
+
+    $$\text{soft\_sort}(x) = \widehat P_{\text{sort}(x)}\, x$$
+
+    Its hard counterpart is `jnp.sort(x, axis=dim, descending=descending)`, which it tends to as
+    `tau` tends to 0.
+
+    Args:
+        x: Values, any shape.
+        tau: Temperature, as in `relax`. A array broadcasts with the list dimension last.
+        dim: The dimension that holds the lists.
+        descending: Largest first.
+        mask: Boolean, the shape of `x`, True where the item exists. Absent items come last, in
+            index order.
+        relax: The relaxation: `neuralsort`, `softsort`, or a `functools.partial` of one.
+
+    Returns:
+        The shape of `x`.
+
+    Raises:
+        TypeError: If `x` is not floating point, or `mask` not boolean.
+        ValueError: If `dim` is out of range or `tau` negative.
+
+    Example:
+        >>> soft_sort(jnp.array([3.0, 1.0, 2.0]), tau=0.01)
+        Array([1., 2., 3.], dtype=float32)
+
+    Time and memory: those of `relax`; O(n^2) and O(n) for long lists.
+    """
+    P, dim = _ordered("soft_sort(x)", x, tau, dim, descending, mask, relax)
+    return jnp.moveaxis(P.sort(jnp.moveaxis(x, dim, -1)), -1, dim)
+
+
+def soft_sort_by(
+    values: Array,
+    key: Array,
+    *,
+    tau: float | Array = 1.0,
+    dim: int = -1,
+    descending: bool = False,
+    mask: Array | None = None,
+    relax: Relaxation = neuralsort,
+) -> Array:
+    r"""Differentiable `values[argsort(key)]`: permutes a payload by the order of a key.
+
+    $$\text{soft\_sort\_by}(v, k) = \widehat P_{\text{sort}(k)}\, v$$
+
+    Gradients flow to the values and to the key. Its hard counterpart for one list is
+    `values[jnp.argsort(key, descending=descending)]`.
+
+    Args:
+        values: The payload, shape `key.shape + payload`: key `(B, n)` sorts values `(B, n)` or
+            `(B, n, d)`.
+        key: What to sort by.
+        tau: Temperature, as in `relax`. A array broadcasts with the list dimension last.
+        dim: The dimension of `key` that holds the lists.
+        descending: Largest key first.
+        mask: Boolean, the shape of `key`, True where the item exists. Absent items come last,
+            in index order.
+        relax: The relaxation: `neuralsort`, `softsort`, or a `functools.partial` of one.
+
+    Returns:
+        The shape of `values`.
+
+    Raises:
+        TypeError: If either is not floating point, or `mask` not boolean.
+        ValueError: If the shapes do not fit or `dim` is out of range.
+
+    Example:
+        >>> names = jnp.array([10.0, 20.0, 30.0])
+        >>> soft_sort_by(names, jnp.array([3.0, 1.0, 2.0]), tau=0.01)
+        Array([20., 30., 10.], dtype=float32)
+
+    Time and memory: those of `relax`; O(n^2) and O(n) per payload column for long lists.
+    """
+    P, dim = _ordered("soft_sort_by(key)", key, tau, dim, descending, mask, relax)
+    values = _checks.keyed_values(values, key)
+    payload = jnp.moveaxis(values, dim, key.ndim - 1)  # (..., n, payload)
+    columns = payload.reshape(*payload.shape[: key.ndim], math.prod(payload.shape[key.ndim :]))
+    return jnp.moveaxis((P @ columns).reshape(payload.shape), key.ndim - 1, dim)
+
+
+def soft_rank(
+    x: Array,
+    *,
+    tau: float | Array = 1.0,
+    dim: int = -1,
+    descending: bool = False,
+    mask: Array | None = None,
+    relax: Relaxation = neuralsort,
+) -> Array:
+    r"""Differentiable ranks, from 1.
+
+    $$\text{soft\_rank}(x)_j = \frac{\sum_i i\,\widehat P_{ij}}{\sum_i \widehat P_{ij}}$$
+
+    Its hard counterpart is `scipy.stats.rankdata(x)`: the smallest value has rank 1, ties share the
+    mean of their ranks. With `descending=True` the largest has rank 1. At `tau=0`, where nothing is
+    shared, ties are ranked by index.
+
+    Args:
+        x: Values, any shape.
+        tau: Temperature, as in `relax`. A array broadcasts with the list dimension last.
+        dim: The dimension that holds the lists.
+        descending: Count from the largest.
+        mask: Boolean, the shape of `x`, True where the item exists. Absent items have the last
+            ranks, in index order.
+        relax: The relaxation: `neuralsort`, `softsort`, or a `functools.partial` of one.
+
+    Returns:
+        The shape of `x`, between 1 and n.
+
+    Raises:
+        TypeError: If `x` is not floating point, or `mask` not boolean.
+        ValueError: If `dim` is out of range or `tau` negative.
+
+    Example:
+        >>> soft_rank(jnp.array([30.0, 10.0, 20.0]), tau=0.01)
+        Array([3., 1., 2.], dtype=float32)
+
+    Time and memory: those of `relax`; O(n^2) and O(n) for long lists.
+    """
+    P, dim = _ordered("soft_rank(x)", x, tau, dim, descending, mask, relax)
+    return jnp.moveaxis(P.rank(), -1, dim)
+
+
+def soft_topk(
+    x: Array,
+    k: int,
+    *,
+    tau: float | Array = 1.0,
+    dim: int = -1,
+    largest: bool = True,
+    mask: Array | None = None,
+    relax: Relaxation = neuralsort,
+) -> TopK:
+    r"""Differentiable top-k: the k largest values, and how much each item belongs to them.
+
+    $$\text{values} = \widehat P_{1..k}\, x, \qquad
+      \text{weights}_j = \sum_{i \le k} \widehat P_{ij}$$
+
+    Its hard counterpart is `jax.lax.top_k(x, k)`; the weights tend to the 0/1 mask of
+    the chosen items as `tau` tends to 0.
+
+    Args:
+        x: Values, any shape.
+        k: How many.
+        tau: Temperature, as in `relax`. A array broadcasts with the list dimension last.
+        dim: The dimension that holds the lists.
+        largest: The largest values, in descending order; else the smallest, in ascending order.
+        mask: Boolean, the shape of `x`, True where the item exists. Absent items are taken
+            last, in index order.
+        relax: The relaxation: `neuralsort`, `softsort`, or a `functools.partial` of one.
+
+    Returns:
+        A named tuple of `values`, of length k along `dim`, and `weights`, of the shape of `x`,
+        which sum to k along `dim`.
+
+    Raises:
+        TypeError: If `x` is not floating point, or `mask` not boolean.
+        ValueError: If `k` exceeds the length of the lists or `dim` is out of range.
+
+    Example:
+        >>> top = soft_topk(jnp.array([30.0, 10.0, 20.0]), 2, tau=0.01)
+        >>> top.values, top.weights
+        (Array([30., 20.], dtype=float32), Array([1., 0., 1.], dtype=float32))
+
+    Time and memory: those of the first k rows of `relax`.
+    """
+    x = _checks.scores("soft_topk(x)", x)
+    dim = _options.dim(dim, x.shape)
+    k = _options.k(k, x.shape[dim])
+    P, dim = _ordered("soft_topk(x)", x, tau, dim, largest, mask, relax)
+    top = P.top(k)
+    values = top.sort(jnp.moveaxis(x, dim, -1))
+    weights = top.mT @ jnp.ones(k, x.dtype)
+    return TopK(jnp.moveaxis(values, -1, dim), jnp.moveaxis(weights, -1, dim))
+
+
+def soft_quantile(
+    x: Array,
+    q: float | Array,
+    *,
+    tau: float | Array = 1.0,
+    dim: int = -1,
+    mask: Array | None = None,
+    relax: Relaxation = neuralsort,
+) -> Array:
+    r"""Differentiable quantile.
+
+    The soft sort, linearly interpolated at position $q\,(n-1)$. Its hard counterpart is
+    `jnp.quantile(x, q, dim)`.
+
+    Args:
+        x: Values, any shape, with at least one item along `dim`.
+        q: In [0, 1]: a number, or a 0-d or 1-d array.
+        tau: Temperature, as in `relax`. A array broadcasts with the list dimension last.
+        dim: The dimension that holds the lists.
+        mask: Boolean, the shape of `x`, True where the item exists. Absent items do not count;
+            a list of none but these gives NaN.
+        relax: The relaxation: `neuralsort`, `softsort`, or a `functools.partial` of one.
+
+    Returns:
+        The shape of `x` without `dim`; for a 1-d `q` one more dimension in front.
+
+    Raises:
+        TypeError: If `x` is not floating point, or `mask` not boolean.
+        ValueError: If `q` lies outside [0, 1], `dim` is out of range, or lists are empty.
+
+    Example:
+        >>> soft_quantile(jnp.array([1.0, 4.0, 2.0, 3.0]), 0.5, tau=0.01)
+        Array(2.5, dtype=float32)
+
+    Time and memory: those of `relax`; O(n^2) and O(n) for long lists.
+    """
+    P, dim = _ordered("soft_quantile(x)", x, tau, dim, False, mask, relax)
+    lists = jnp.moveaxis(x, dim, -1)
+    n = lists.shape[-1]
+    if n == 0:
+        raise ValueError(
+            f"`soft_quantile` needs at least one item along dim {dim}, got shape {tuple(x.shape)}. "
+            "Give lists that are not empty."
+        )
+    count = _count(mask, x, dim)  # (...)
+    q = _checks.quantile(q)
+    at = lax.expand_dims(q.reshape(-1), range(1, count.ndim + 1)) * jnp.maximum(count - 1, 0)
+    ascending = jnp.broadcast_to(P.sort(lists), (at.shape[0], *lists.shape))
+
+    def value(place: Array) -> Array:
+        return jnp.take_along_axis(ascending, place.astype(int)[..., None], -1)[..., 0]
+
+    low, high = value(jnp.floor(at)), value(jnp.ceil(at))
+    share = (at - jnp.floor(at)).astype(x.dtype)
+    # An infinite neighbour that carries no share must not leave a NaN, in gradients either.
+    mixed = low + share * jnp.where(share == 0, 0.0, high - low)
+    mixed = jnp.where(count == 0, jnp.nan, mixed)
+    return mixed if q.ndim else mixed[0]
+
+
+def _count(mask: Array | None, x: Array, dim: int) -> Array:
+    """How many items exist in each list, `(...)`."""
+    there = jnp.ones(x.shape, bool) if mask is None else jnp.broadcast_to(mask, x.shape)
+    return there.sum(dim)
+
+
+def soft_median(
+    x: Array,
+    *,
+    tau: float | Array = 1.0,
+    dim: int = -1,
+    mask: Array | None = None,
+    relax: Relaxation = neuralsort,
+) -> Array:
+    """Differentiable median: `soft_quantile(x, 0.5)`.
+
+    Its hard counterpart is `jnp.quantile(x, 0.5, dim)`: with an even number of items, the mean of
+    the two in the middle.
+
+    Args:
+        x: Values, any shape, with at least one item along `dim`.
+        tau: Temperature, as in `relax`. A array broadcasts with the list dimension last.
+        dim: The dimension that holds the lists.
+        mask: Boolean, the shape of `x`, True where the item exists. Absent items do not count;
+            a list of none but these gives NaN.
+        relax: The relaxation: `neuralsort`, `softsort`, or a `functools.partial` of one.
+
+    Returns:
+        The shape of `x` without `dim`.
+
+    Example:
+        >>> soft_median(jnp.array([5.0, 1.0, 3.0]), tau=0.01)
+        Array(3., dtype=float32)
+    """
+    return soft_quantile(x, 0.5, tau=tau, dim=dim, mask=mask, relax=relax)
+
+
+def tau_for_blur(scores: Array, *, ranks: float = 1.0, mask: Array | None = None) -> Array:
+    r"""The temperature at which NeuralSort blends about `ranks` neighbouring ranks.
+
+    With equal gaps g between sorted scores, a row of NeuralSort is a discrete Gaussian with a
+    standard deviation of $\sqrt{\tau / 2g}$ ranks; this returns $\tau = 2\,g\,\text{ranks}^2$ with
+    the mean gap g of the middle half of each list, which a few outliers do not change. Denser parts
+    of a list blend more, sparser parts less.
+
+    Args:
+        scores: `(..., n)`.
+        ranks: Standard deviation of a row, in ranks; positive.
+        mask: Boolean, the shape of `scores`, True where the item exists.
+
+    Returns:
+        `(..., 1)`, one temperature per list, without gradient: what `tau=` takes. It is 1 for lists
+        of fewer than two items, and 0, a hard sort, where the middle half of a list is tied.
+
+    Raises:
+        TypeError: If `scores` is not floating point.
+        ValueError: If `ranks` is not positive.
+
+    Example:
+        >>> tau_for_blur(jnp.linspace(0.0, 10.0, 101), ranks=2.0)
+        Array([0.8], dtype=float32)
+    """
+    scores = lax.stop_gradient(_checks.scores("tau_for_blur(scores)", scores))
+    ranks = _options.blur(ranks)
+    mask = _checks.mask(mask, scores.shape)
+    if mask is not None:
+        scores = jnp.where(mask, scores, jnp.inf)  # last
+    last = _count(mask, scores, -1)[..., None] - 1
+    if scores.shape[-1] == 0:
+        return jnp.ones(last.shape, scores.dtype)
+    ordered = jnp.sort(scores, -1)
+    low = jnp.maximum(last, 0) // 4
+    high = jnp.maximum(last, 0) - low
+    between = jnp.take_along_axis(ordered, high, -1) - jnp.take_along_axis(ordered, low, -1)
+    gap = between / jnp.maximum(high - low, 1).astype(scores.dtype)
+    return jnp.where(last < 1, 1.0, 2 * gap * ranks**2).astype(scores.dtype)

@@ -1,0 +1,442 @@
+"""Relaxed permutations: the lazy operator that everything else consumes."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from .. import _options
+from . import _checks
+from .gradients import straight_through
+
+Class = TypeVar("Class", bound=type)
+
+
+def pytree(*arrays: str, static: tuple[str, ...] = ()) -> Callable[[Class], Class]:
+    """Registers a class as a pytree with these attributes for leaves; the others are static."""
+
+    def register(cls: Class) -> Class:
+        def flatten(one: Any) -> tuple[list, tuple]:
+            return [getattr(one, a) for a in arrays], tuple(getattr(one, a) for a in static)
+
+        def unflatten(options: tuple, leaves: Any) -> Any:
+            new = object.__new__(cls)
+            new.__dict__.update(zip(arrays, leaves, strict=True))
+            new.__dict__.update(zip(static, options, strict=True))
+            return new
+
+        jax.tree_util.register_pytree_node(cls, flatten, unflatten)
+        return cls
+
+    return register
+
+
+@pytree("_dense", "_perm")
+class RelaxedPermutation:
+    r"""A row-stochastic `(..., n, n)` that relaxes a permutation: row = position, column = item.
+
+    `P @ X` weighs the items `X` for every position, largest first; its hard counterpart is
+    `X[permutation]`. The class is a lazy linear operator and a pytree: it passes through `jit`,
+    `vmap` and `grad`, and relaxations of scores multiply without writing the matrix down when lists
+    are long. Make one with a relaxation such as `neuralsort(scores)`, or wrap any matrix with
+    `RelaxedPermutation.from_dense(matrix)`.
+
+    Example:
+        >>> P = RelaxedPermutation.from_dense(jnp.array([[0.1, 0.9], [0.8, 0.2]]))
+        >>> P @ jnp.array([1.0, 2.0])
+        Array([1.9, 1.2], dtype=float32)
+        >>> P.permutation()
+        Array([1, 0], dtype=int32)
+    """
+
+    __array_ufunc__ = None  # so that NumPy does not take `x @ P` apart
+
+    def __init__(self, matrix: Array, perm: Array | None = None) -> None:
+        self._dense = matrix
+        self._perm = perm
+
+    @classmethod
+    def from_dense(cls, matrix: Array) -> "RelaxedPermutation":
+        """Wraps a row-stochastic matrix.
+
+        Args:
+            matrix: `(..., n, n)`. Rows are positions, columns are items, rows sum to 1.
+
+        Returns:
+            The operator. Its `permutation()` is the row-wise argmax, ties going to the smallest
+            unused item, where that is a permutation, and the assignment of largest total weight
+            where it is not.
+
+        Raises:
+            TypeError: If the matrix is not floating point.
+            ValueError: If it is not square.
+
+        Example:
+            >>> RelaxedPermutation.from_dense(jnp.eye(3)).shape
+            (3, 3)
+        """
+        return RelaxedPermutation(_checks.matrix(matrix))
+
+    # -- what it is ------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """`(..., n, n)`, or `(..., k, n)` after `top(k)`."""
+        return self._dense.shape
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """The dtype of the scores, and of what comes out."""
+        return self._dense.dtype
+
+    def __repr__(self) -> str:
+        """Kind, shape, dtype."""
+        return f"RelaxedPermutation({self._kind()}, shape={self.shape}, dtype={self.dtype})"
+
+    def _kind(self) -> str:
+        return "dense"
+
+    def _matrix(self) -> Array:
+        """The matrix in the dtype of the computation, float32 or float64."""
+        return self._dense.astype(working(self.dtype))
+
+    def to_dense(self) -> Array:
+        """The matrix `(..., n, n)`, in the dtype of the scores."""
+        return self._matrix().astype(self.dtype)
+
+    # -- products --------------------------------------------------------------------------------
+
+    def __matmul__(self, x: Array) -> Array:
+        """`P @ x` by the rules of `jnp.matmul`: `(n,)`, `(n, d)` or `(..., n, d)`."""
+        x = _checks.payload(x, self.shape[-1], "P @ x")
+        if x.ndim == 1:
+            return (self @ x[:, None])[..., 0]
+        out = jnp.promote_types(self.dtype, x.dtype)
+        return self._product(x.astype(working(out))).astype(out)
+
+    @property
+    def mT(self) -> "Transposed":  # noqa: N802 - the arrays' name
+        """The transpose, an operator as well: `P.mT @ y`."""
+        return Transposed(self)
+
+    def _product(self, x: Array) -> Array:
+        """`P @ x` for `(..., n, d)`."""
+        return matmul(self._matrix(), x)
+
+    def _transposed(self, y: Array) -> Array:
+        """`P.mT @ y` for `(..., n, d)`."""
+        return matmul(self._matrix().mT, y)
+
+    def sort(self, x: Array) -> Array:
+        """Values in the order of P; its hard counterpart is `x[permutation]`.
+
+        Args:
+            x: `(..., n)`. One value per item; `P.sort(scores)` is the soft sort.
+
+        Returns:
+            `(..., n)`, the value at each position.
+        """
+        x = _checks.list_values(x, self.shape[-1], "P.sort(x)")
+        return (self @ x[..., None])[..., 0]
+
+    def rank(self) -> Array:
+        """Soft ranks `(..., n)`: the mean position of each item, from 1 for the largest.
+
+        Columns are renormalised: item j has rank `sum_i i P[i, j] / sum_i P[i, j]`. Its hard
+        counterpart is `argsort(permutation) + 1`.
+        """
+        if self.shape[-2] != self.shape[-1]:
+            raise ValueError(
+                f"`rank` needs all {self.shape[-1]} rows, got an operator with {self.shape[-2]}. "
+                "Call it before `top(k)`."
+            )
+        return self._rank().astype(self.dtype)
+
+    def _rank(self) -> Array:
+        matrix = self._matrix()
+        place = jnp.arange(1, self.shape[-1] + 1, dtype=matrix.dtype)
+        return matmul(place, matrix) / matrix.sum(-2)
+
+    def top(self, k: int) -> "RelaxedPermutation":
+        """The first k rows, an operator of shape `(..., k, n)`."""
+        return self._top(_options.k(k, self.shape[-2]))
+
+    def _top(self, k: int) -> "RelaxedPermutation":
+        return RelaxedPermutation(self._dense[..., :k, :], self.permutation()[..., :k])
+
+    # -- what it says of single places ------------------------------------------------------------
+
+    def log_prob(self, perm: Array) -> Array:
+        """`log P[i, perm[i]]`, what a cross-entropy with a known order needs.
+
+        Args:
+            perm: `(..., n)` integers. The item at each position.
+
+        Returns:
+            `(..., n)`, finite wherever the weight, however small, is not exactly 0.
+        """
+        perm = _checks.positions("log_prob", perm, self.shape[-2])
+        return self._log_prob(perm).astype(self.dtype)
+
+    def _log_prob(self, perm: Array) -> Array:
+        return jnp.log(entries(self._matrix(), perm))
+
+    def entropy(self) -> Array:
+        """Entropy of each row in nats, `(..., n)`: 0 for a hard row, `log(n)` for a flat one."""
+        return self._entropy().astype(self.dtype)
+
+    def _entropy(self) -> Array:
+        matrix = self._matrix()
+        return -(matrix * jnp.log(jnp.maximum(matrix, jnp.finfo(matrix.dtype).tiny))).sum(-1)
+
+    # -- hardening --------------------------------------------------------------------------------
+
+    def permutation(self) -> Array:
+        """The hard permutation `(..., n)`: the item at each position, as integers.
+
+        For relaxations of scores this is the stable descending sort, which is the paper's row-wise
+        argmax with ties going to the smallest unused item. For other matrices it is that argmax
+        where it is a permutation, else the assignment of largest total weight.
+        """
+        return _harden(lax.stop_gradient(self._dense)) if self._perm is None else self._perm
+
+    def is_unimodal(self) -> Array:
+        """Whether each matrix is unimodal row-stochastic as the paper defines it, `(...)` bool.
+
+        Entries are not negative, rows sum to 1 within rounding, and the row-wise argmax, ties
+        going to the smallest unused item, is a permutation.
+        """
+        matrix = lax.stop_gradient(self.to_dense())
+        off = jnp.abs(matrix.astype(working(self.dtype)).sum(-1) - 1)
+        tolerance = 8 * float(jnp.finfo(self.dtype).eps) * max(self.shape[-1], 1) ** 0.5
+        fair = (matrix >= 0).all((-1, -2)) & (off <= tolerance).all(-1)
+        return fair & _is_permutation(_row_argmax(matrix))
+
+    def straight_through(self) -> "RelaxedPermutation":
+        """The exact permutation in the forward pass, this relaxation's gradient in the backward."""
+        return StraightThrough(self)
+
+
+@pytree("_perm", static=("_n", "_dtype"))
+class HardPermutation(RelaxedPermutation):
+    """A permutation as an operator: products are gathers, and nothing is relaxed."""
+
+    def __init__(self, perm: Array, n: int, dtype: jnp.dtype) -> None:
+        self._perm = perm
+        self._n, self._dtype = n, dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*self.permutation().shape, self._n)
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        return self._dtype
+
+    def _kind(self) -> str:
+        return "hard"
+
+    def _matrix(self) -> Array:
+        return jax.nn.one_hot(self.permutation(), self._n, dtype=working(self.dtype))
+
+    def _product(self, x: Array) -> Array:
+        return take_rows(x, self.permutation())
+
+    def _transposed(self, y: Array) -> Array:
+        perm = self.permutation()
+        if perm.shape[-1] == self._n:
+            return take_rows(y, inverse(perm))
+        return matmul(self._matrix().mT, y)
+
+    def _rank(self) -> Array:
+        return inverse(self.permutation()).astype(working(self.dtype)) + 1
+
+    def _top(self, k: int) -> RelaxedPermutation:
+        return HardPermutation(self.permutation()[..., :k], self._n, self.dtype)
+
+    def _log_prob(self, perm: Array) -> Array:
+        return jnp.log((self.permutation() == perm).astype(working(self.dtype)))
+
+    def _entropy(self) -> Array:
+        return jnp.zeros(self.permutation().shape, working(self.dtype))
+
+    def is_unimodal(self) -> Array:
+        return jnp.ones(self.shape[:-2], bool)
+
+    def straight_through(self) -> RelaxedPermutation:
+        return self
+
+
+@pytree("_soft")
+class StraightThrough(HardPermutation):
+    """Values of the hard permutation, gradients to the scores of the relaxed one."""
+
+    def __init__(self, soft: RelaxedPermutation) -> None:
+        self._soft = soft
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._soft.shape
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        return self._soft.dtype
+
+    @property
+    def _n(self) -> int:
+        return self._soft.shape[-1]
+
+    def permutation(self) -> Array:
+        return self._soft.permutation()
+
+    def _kind(self) -> str:
+        return f"straight-through {self._soft._kind()}"
+
+    def _matrix(self) -> Array:
+        return straight_through(super()._matrix(), self._soft._matrix())
+
+    def _product(self, x: Array) -> Array:
+        return _add_gradient(super()._product(x), self._soft._product(lax.stop_gradient(x)))
+
+    def _transposed(self, y: Array) -> Array:
+        return _add_gradient(super()._transposed(y), self._soft._transposed(lax.stop_gradient(y)))
+
+    def _rank(self) -> Array:
+        return straight_through(super()._rank(), self._soft._rank())
+
+    def _log_prob(self, perm: Array) -> Array:
+        soft = self._soft._log_prob(perm)
+        return straight_through(jnp.broadcast_to(super()._log_prob(perm), soft.shape), soft)
+
+    def _entropy(self) -> Array:
+        return straight_through(super()._entropy(), self._soft._entropy())
+
+    def _top(self, k: int) -> RelaxedPermutation:
+        return StraightThrough(self._soft.top(k))
+
+
+@pytree("_of")
+class Transposed:
+    """The transpose of a relaxed permutation: row = item, column = position."""
+
+    __array_ufunc__ = None
+
+    def __init__(self, permutation: RelaxedPermutation) -> None:
+        self._of = permutation
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """`(..., n, n)`, or `(..., n, k)` after `top(k)`."""
+        *batch, rows, cols = self._of.shape
+        return (*batch, cols, rows)
+
+    @property
+    def mT(self) -> RelaxedPermutation:  # noqa: N802 - the arrays' name
+        """The relaxed permutation itself."""
+        return self._of
+
+    def __matmul__(self, x: Array) -> Array:
+        """`P.mT @ y` by the rules of `jnp.matmul`: `(n,)`, `(n, d)` or `(..., n, d)`."""
+        y = _checks.payload(x, self.shape[-1], "P.mT @ y")
+        if y.ndim == 1:
+            return (self @ y[:, None])[..., 0]
+        out = jnp.promote_types(self._of.dtype, y.dtype)
+        return self._of._transposed(y.astype(working(out))).astype(out)
+
+    def to_dense(self) -> Array:
+        """The matrix `(..., n, n)`."""
+        return self._of.to_dense().mT
+
+    def __repr__(self) -> str:
+        """Says what it transposes."""
+        return f"{self._of!r}.mT"
+
+
+# -- arithmetic ------------------------------------------------------------------------------------
+
+
+def working(dtype: Any) -> jnp.dtype:
+    """The dtype of the computation: float64 for float64, float32 for everything shorter."""
+    return jnp.dtype(jnp.float64 if dtype == jnp.float64 else jnp.float32)
+
+
+def matmul(a: Array, b: Array) -> Array:
+    """`jnp.matmul` in the longer dtype of the two, which no accelerator shortens."""
+    return jnp.matmul(a, b, precision=lax.Precision.HIGHEST)
+
+
+def inverse(perm: Array) -> Array:
+    """The position of each item, `(..., n)`."""
+    return jnp.argsort(perm, axis=-1)
+
+
+def take_rows(x: Array, index: Array) -> Array:
+    """Rows of `(..., n, d)` in the order of `(..., m)`."""
+    batch = np.broadcast_shapes(x.shape[:-2], index.shape[:-1])
+    x = jnp.broadcast_to(x, (*batch, *x.shape[-2:]))
+    index = jnp.broadcast_to(index, (*batch, index.shape[-1]))
+    return jnp.take_along_axis(x, index[..., None], axis=-2)
+
+
+def entries(matrix: Array, columns: Array) -> Array:
+    """`matrix[i, columns[i]]` for every row i."""
+    batch = np.broadcast_shapes(matrix.shape[:-2], columns.shape[:-1])
+    matrix = jnp.broadcast_to(matrix, (*batch, *matrix.shape[-2:]))
+    columns = jnp.broadcast_to(columns, (*batch, columns.shape[-1]))
+    return jnp.take_along_axis(matrix, columns[..., None], axis=-1)[..., 0]
+
+
+def _add_gradient(value: Array, soft: Array) -> Array:
+    """`value`, to the bit, with the gradient of `soft` added to its own."""
+    return value + straight_through(jnp.zeros_like(soft), soft)
+
+
+# -- the appendix's argmax -------------------------------------------------------------------------
+
+
+def _row_argmax(matrix: Array) -> Array:
+    """Row-wise argmax; ties go to the smallest item that no earlier row has, else the smallest."""
+    if not matrix.shape[-1]:
+        return jnp.zeros(matrix.shape[:-1], int)
+    tied = matrix == matrix.max(-1, keepdims=True)
+
+    def pick(used: Array, row: Array) -> tuple[Array, Array]:
+        free = row & ~used
+        best = jnp.where(free.any(-1, keepdims=True), free, row).argmax(-1)
+        return used | jax.nn.one_hot(best, row.shape[-1], dtype=bool), best
+
+    start = jnp.zeros((*matrix.shape[:-2], matrix.shape[-1]), bool)
+    return jnp.moveaxis(lax.scan(pick, start, jnp.moveaxis(tied, -2, 0))[1], 0, -1)
+
+
+def _is_permutation(perm: Array) -> Array:
+    """Whether no item is picked twice: a permutation, or the first places of one."""
+    picks = jnp.sort(perm, axis=-1)
+    return (picks[..., 1:] != picks[..., :-1]).all(-1)
+
+
+def _harden(matrix: Array) -> Array:
+    """The appendix's argmax where it is a permutation, the best assignment where it is not."""
+    perm = _row_argmax(matrix)
+    valid = _is_permutation(perm)
+
+    def assign(*_: Any) -> Array:
+        shape = jax.ShapeDtypeStruct(perm.shape, perm.dtype)
+        best = jax.pure_callback(_assignments, shape, matrix, vmap_method="expand_dims")
+        return jnp.where(valid[..., None], perm, best)
+
+    return lax.cond(valid.all(), lambda: perm, assign)
+
+
+def _assignments(matrix: Any) -> np.ndarray:
+    """The assignments of largest total weight, on the host."""
+    from scipy.optimize import linear_sum_assignment  # which JAX depends on
+
+    weights = np.nan_to_num(np.asarray(matrix, np.float64), nan=0.0)
+    flat = weights.reshape(-1, *weights.shape[-2:])
+    columns = [linear_sum_assignment(one, maximize=True)[1] for one in flat]
+    dtype = np.dtype(jnp.zeros((), int).dtype)
+    return np.asarray(columns, dtype).reshape(weights.shape[:-1])

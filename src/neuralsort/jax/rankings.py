@@ -1,0 +1,50 @@
+"""Rankings as arrays: how probable they are, and values in their strict order.
+
+A ranking `(..., k)` holds items from the first place down. Under a mask with m items present only
+the first m places count; what later places hold is ignored.
+"""
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+
+def reversed_logcumsumexp(x: Array) -> Array:
+    """`log sum_{j >= i} exp(x_j)` for each i."""
+    return lax.cumlogsumexp(x, axis=x.ndim - 1, reverse=True)
+
+
+def _listed(ranking: Array, counts: Array, n: int) -> Array:
+    """Which of the n items stand in the places that count, (..., n) boolean."""
+    items = jnp.where(counts, ranking, n)  # places that do not count list an item n: none
+    return (items[..., None] == jnp.arange(n)).any(-2)
+
+
+def log_density(logits: Array, ranking: Array, mask: Array | None) -> Array:
+    """Log-probability that rankings begin with the given places, `(...)`."""
+    n, k = logits.shape[-1], ranking.shape[-1]
+    if k == n and mask is None:
+        chosen = jnp.take_along_axis(logits, ranking, -1)
+        return (chosen - reversed_logcumsumexp(chosen)).sum(-1) if n else chosen.sum(-1)
+    # Below every logit by so much that its exponential is 0, but finite: gradients stay numbers.
+    absent = jnp.finfo(logits.dtype).min / 4
+    present = jnp.ones(logits.shape, bool) if mask is None else mask
+    counts = jnp.arange(k) < present.sum(-1, keepdims=True)
+    others = jnp.where(_listed(ranking, counts, n) | ~present, absent, logits)
+    peak = lax.stop_gradient(others.max(-1, keepdims=True, initial=absent))
+    unlisted = jnp.log(jnp.exp(others - peak).sum(-1, keepdims=True)) + peak
+    chosen = jnp.take_along_axis(logits, jnp.where(counts, ranking, 0), -1)
+    chosen = jnp.where(counts, chosen, absent)
+    rest = reversed_logcumsumexp(jnp.concatenate([chosen, unlisted], -1))[..., :k]
+    return jnp.where(counts, chosen - rest, 0.0).sum(-1)
+
+
+def strictly_descending(x: Array) -> Array:
+    """Moves each value at least one unit in the last place below the one before it."""
+    whole = jnp.int64 if x.dtype == jnp.float64 else jnp.int32
+    lowest = jnp.iinfo(whole).min
+    # Floats as integers in the same order, where one unit in the last place is 1.
+    bits = lax.bitcast_convert_type(x, whole)
+    step = jnp.where(bits < 0, lowest - bits, bits)
+    place = jnp.arange(x.shape[-1], dtype=whole)
+    step = lax.cummin(step + place, axis=x.ndim - 1) - place
+    return lax.bitcast_convert_type(jnp.where(step < 0, lowest - step, step), x.dtype)
