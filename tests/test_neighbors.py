@@ -436,6 +436,12 @@ def damage(folder, kind):
         tensors.unlink()
     elif kind == "foreign":
         facts.write_text(json.dumps({"model": "something else"}))
+    elif kind in ("history", "dtype"):
+        kept = json.loads(facts.read_text())
+        kept[kind] = "object"
+        if kind == "history":
+            del kept[kind]
+        facts.write_text(json.dumps(kept))
     elif kind == "not a mapping":
         facts.write_text("[1, 2]")
 
@@ -448,6 +454,8 @@ def damage(folder, kind):
         ("tensors cut", r"tensors\.safetensors is missing, truncated"),
         ("tensors gone", r"tensors\.safetensors is missing, truncated"),
         ("foreign", r"not in the format.*got None"),
+        ("history", r"damaged: it lacks history"),
+        ("dtype", r"damaged: it lacks a known dtype"),
         ("not a mapping", r"not in the format.*got 'list'"),
     ],
 )

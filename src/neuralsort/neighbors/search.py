@@ -5,7 +5,7 @@ computed from differences, in the precision of the points, and sorted; equal dis
 of the points. So exact engines agree, whatever their arithmetic.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,6 +14,8 @@ import torch
 
 SPARE = 16
 """Points proposed beyond those asked for: rounding may have put some of them in the wrong order."""
+
+KINDS = ("auto", "faiss", "sklearn", "torch")
 
 LARGEST = 2**24
 """Numbers in a block of work."""
@@ -120,11 +122,13 @@ def make_engine(points: np.ndarray, kind: str, factory: str, search: str) -> Eng
     """
     if kind == "auto":
         kind = "faiss" if has_faiss() else "torch"
-    if kind not in ENGINES:
-        raise ValueError(f"`index` must be one of {', '.join(KINDS)}, got {kind!r}. Choose one.")
     if kind == "faiss":
         return FaissEngine.build(points, factory, search)
-    return ENGINES[kind](points)
+    if kind == "sklearn":
+        return SklearnEngine(points)
+    if kind == "torch":
+        return TorchEngine(points)
+    raise ValueError(f"`index` must be one of {', '.join(KINDS)}, got {kind!r}. Choose one.")
 
 
 class TorchEngine:
@@ -209,11 +213,3 @@ def _faiss() -> Any:
             'index="torch", which gives the same answers as its exact kind.'
         ) from None
     return faiss
-
-
-ENGINES: dict[str, Callable[[np.ndarray], Engine]] = {
-    "faiss": lambda points: FaissEngine.build(points, "Flat", ""),
-    "sklearn": SklearnEngine,
-    "torch": TorchEngine,
-}
-KINDS = ("auto", *ENGINES)

@@ -15,6 +15,7 @@ from .search import FaissEngine
 
 FORMAT = "neuralsort.neighbors/1"
 FACTS, TENSORS, INDEX = "estimator.json", "tensors.safetensors", "index.faiss"
+REQUIRED = {"class", "default_embedding", "dtype", "files", "history", "input_shape", "parameters"}
 
 
 class StorageError(ValueError):
@@ -59,8 +60,14 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], FaissEngine |
             f"{folder / FACTS} is not in the format {FORMAT}, got {came!r}. It was written by "
             "another program or version; save again with this one."
         )
+    missing = sorted(REQUIRED - facts.keys())
+    if missing or facts["dtype"] not in ("float32", "float64"):
+        raise StorageError(
+            f"{folder / FACTS} is damaged: it lacks {', '.join(missing) or 'a known dtype'}. Save "
+            "again."
+        )
     for name, digest in facts["files"].items():
-        path = folder / name
+        path = folder / Path(name).name
         if not path.is_file() or _digest(path) != digest:
             raise StorageError(
                 f"{path} is missing, truncated or not the file that was saved. Copy the whole "
