@@ -362,10 +362,11 @@ def test_k_and_weights_are_chosen_on_validation(digits):
 
 def test_a_finished_run_is_tested_again(finished, tmp_path):
     folder, lines = finished
-    line = evaluate(KNNStudy(), KNNConfig(results=tmp_path), folder / "neuralsort-fast")
+    options = KNNStudy(), KNNConfig(results=tmp_path), folder / "neuralsort-fast"
+    (line,) = evaluate(*options)
     assert line["metrics"] == lines["neuralsort", "fast"]["metrics"]
     with pytest.raises(ConfigError, match="no lists"):
-        evaluate(KNNStudy(), KNNConfig(results=tmp_path), folder / "neuralsort-fast", n=3)
+        list(evaluate(*options, lengths=[3]))
 
 
 def test_report_shows_tables_and_figures(finished, tmp_path):
