@@ -39,11 +39,11 @@ def _to_logits(matrix: Tensor, grad: Tensor) -> Tensor:
 
 
 def _may_compare_pairs(ordered: Ordered) -> bool:
-    """Whether lists are short and their scores neither infinite nor large.
+    """Whether lists are short, none of them hard, and their scores neither infinite nor large.
 
     Asked on the CPU alone: reading a value would stall an accelerator.
     """
-    if ordered.mask is not None or isinstance(ordered.tau, Tensor):
+    if ordered.mask is not None:
         return False
     short = 0 < ordered.n <= PAIRWISE and ordered.scores.numel() > 0
     readable = ordered.scores.device.type == "cpu" and not torch.compiler.is_compiling()
@@ -51,9 +51,14 @@ def _may_compare_pairs(ordered: Ordered) -> bool:
         return False
     try:
         largest = float(ordered.scores.detach().abs().max())
+        tau, least = ordered.tau, 0.0
+        if not isinstance(tau, Tensor):
+            least = tau
+        elif ordered.hard is not None and not ordered.hard.any():
+            least = float(tau.detach().min())
     except RuntimeError:  # vmap hides values
         return False
-    return largest < WIDEST * ordered.tau
+    return largest < WIDEST * least
 
 
 def _pairwise(ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
@@ -63,7 +68,7 @@ def _pairwise(ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
     `s_j - s_k` held fixed, the logits are linear in the scores.
     """
     s = ordered.scores.to(ordered.exact)
-    if ordered.tau != 1:
+    if isinstance(ordered.tau, Tensor) or ordered.tau != 1:
         s = s / ordered.tau
     if dtype == s.dtype:  # an offset of the scores would cost digits
         s = s - s.detach().narrow(-1, 0, 1)

@@ -31,7 +31,7 @@ class Ordered:
     ) -> None:
         self.exact = torch.float32 if scores.device.type == "mps" else torch.float64
         self.power = power
-        self.hard = None
+        self.hard: Tensor | None = None
         if isinstance(tau, Tensor):
             tau = tau.to(self.exact)
             self.hard = tau.detach() == 0
