@@ -35,7 +35,6 @@ MISSING = {
     "fast_soft_rank": "pooling takes as many rounds as the data ask for: not yet written for jit",
     "fast_soft_sort": "likewise",
     "lapsum": "its closed form needs float64, which JAX has only when asked",
-    "sorting_network": "not yet written",
 }
 """Names of neuralsort.torch that neuralsort.jax does without, and why."""
 
@@ -325,6 +324,12 @@ FUNCTIONS: dict[str, dict[str, Callable[[Any, Any], Any]]] = {
         "sinkhorn": lambda ns, x: ns.sinkhorn(x[..., None] * x[..., None, :], tau=0.5).to_dense(),
         "sinkhorn_sort": lambda ns, x: ns.sinkhorn_sort(x, tau=0.5, iterations=7).to_dense(),
     },
+    "networks": {
+        "odd_even": lambda ns, x: ns.sorting_network(x, tau=0.4, swap="logistic").to_dense(),
+        "bitonic": lambda ns, x: ns.sorting_network(
+            x, tau=0.4, kind="bitonic", mask=of(ns, RELEVANCE > 0)
+        ).to_dense(),
+    },
     "ranking losses": {
         "approx_ndcg": lambda ns, x: ns.approx_ndcg(x, of(ns, RELEVANCE), tau=0.5),
         "neural_ndcg": lambda ns, x: ns.neural_ndcg(x, of(ns, RELEVANCE), tau=0.5, k=3),
@@ -478,6 +483,8 @@ WITHOUT_TENSORFLOW: dict[str, tuple[type[Exception], str, Callable[[Any, Any], A
         "not be negative",
         lambda ns, a: ns.sinkhorn_sort(a([1.0, 2.0]), iterations=-1),
     ),
+    "kind": (ValueError, "`kind` must be", lambda ns, a: ns.sorting_network(a([1.0]), kind="1")),
+    "swap": (ValueError, "`swap` must be", lambda ns, a: ns.sorting_network(a([1.0]), swap="1")),
     "reduction": (
         ValueError,
         "reduction",

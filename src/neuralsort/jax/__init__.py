@@ -29,7 +29,14 @@ from .ranking_losses import (
     ranknet_loss,
     spearman_loss,
 )
-from .relaxations import gumbel_sinkhorn, neuralsort, sinkhorn, sinkhorn_sort, softsort
+from .relaxations import (
+    gumbel_sinkhorn,
+    neuralsort,
+    sinkhorn,
+    sinkhorn_sort,
+    softsort,
+    sorting_network,
+)
 
 __all__ = [
     "PlackettLuce",
@@ -54,6 +61,7 @@ __all__ = [
     "soft_sort_by",
     "soft_topk",
     "softsort",
+    "sorting_network",
     "spearman_loss",
     "stochastic_neuralsort",
     "straight_through",
