@@ -21,6 +21,7 @@ from .operators import (
     soft_topk,
     tau_for_blur,
 )
+from .permutahedron import fast_soft_rank, fast_soft_sort
 from .permutation import RelaxedPermutation
 from .ranking_losses import (
     approx_ndcg,
@@ -43,6 +44,8 @@ __all__ = [
     "RelaxedPermutation",
     "RelaxedPlackettLuce",
     "approx_ndcg",
+    "fast_soft_rank",
+    "fast_soft_sort",
     "gumbel_sinkhorn",
     "kendall_loss",
     "knn_loss",
