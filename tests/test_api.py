@@ -63,7 +63,7 @@ LAYERS = {
     "jax": [
         {"_checks"},
         {"gradients", "noise", "permutation", "rankings"},
-        {"relaxations"},
+        {"permutahedron", "relaxations"},
         {"operators"},
         {"distributions", "losses", "metrics", "ranking_losses"},
         {"estimators"},

@@ -32,10 +32,7 @@ TOLERANCE = {"float32": 1e-6, "float64": 1e-12}
 # -- names -----------------------------------------------------------------------------------------
 
 MISSING = {
-    "fast_soft_rank": "pooling takes as many rounds as the data ask for: not yet written for jit",
-    "fast_soft_sort": "likewise",
     "lapsum": "its closed form needs float64, which JAX has only when asked",
-    "sorting_network": "not yet written",
 }
 """Names of neuralsort.torch that neuralsort.jax does without, and why."""
 
@@ -323,6 +320,16 @@ FUNCTIONS: dict[str, dict[str, Callable[[Any, Any], Any]]] = {
         "sinkhorn": lambda ns, x: ns.sinkhorn(x[..., None] * x[..., None, :], tau=0.5).to_dense(),
         "sinkhorn_sort": lambda ns, x: ns.sinkhorn_sort(x, tau=0.5, iterations=7).to_dense(),
     },
+    "networks and projections": {
+        "odd_even": lambda ns, x: ns.sorting_network(x, tau=0.4, swap="logistic").to_dense(),
+        "bitonic": lambda ns, x: ns.sorting_network(
+            x, tau=0.4, kind="bitonic", mask=of(ns, RELEVANCE > 0)
+        ).to_dense(),
+        "fast_soft_sort": lambda ns, x: ns.fast_soft_sort(x, strength=2.0, descending=True),
+        "entropic sort": lambda ns, x: ns.fast_soft_sort(x, strength=2.0, regularization="kl"),
+        "fast_soft_rank": lambda ns, x: ns.fast_soft_rank(x, strength=0.4, dim=0),
+        "entropic rank": lambda ns, x: ns.fast_soft_rank(x, strength=0.4, regularization="kl"),
+    },
     "ranking losses": {
         "approx_ndcg": lambda ns, x: ns.approx_ndcg(x, of(ns, RELEVANCE), tau=0.5),
         "neural_ndcg": lambda ns, x: ns.neural_ndcg(x, of(ns, RELEVANCE), tau=0.5, k=3),
@@ -475,6 +482,19 @@ WITHOUT_TENSORFLOW: dict[str, tuple[type[Exception], str, Callable[[Any, Any], A
         ValueError,
         "not be negative",
         lambda ns, a: ns.sinkhorn_sort(a([1.0, 2.0]), iterations=-1),
+    ),
+    "kind": (ValueError, "`kind` must be", lambda ns, a: ns.sorting_network(a([1.0]), kind="1")),
+    "swap": (ValueError, "`swap` must be", lambda ns, a: ns.sorting_network(a([1.0]), swap="1")),
+    "strength": (ValueError, "negative", lambda ns, a: ns.fast_soft_sort(a([1.0]), strength=-1)),
+    "strength text": (
+        TypeError,
+        "`strength` expects",
+        lambda ns, a: ns.fast_soft_rank(a([1.0]), strength="1"),
+    ),
+    "regularization": (
+        ValueError,
+        "`regularization` must be",
+        lambda ns, a: ns.fast_soft_rank(a([1.0]), regularization="l1"),
     ),
     "reduction": (
         ValueError,

@@ -113,6 +113,20 @@ def tolerance(value: float | None) -> float | None:
     return float(value)
 
 
+def strength(value: float) -> float:
+    """How strongly a projection is regularised."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(
+            f"`strength` expects a number, got {type(value).__name__}. Pass a float such as 1.0."
+        )
+    if not (value >= 0 and math.isfinite(value)):
+        raise ValueError(
+            f"`strength` must be a finite number that is not negative, got {value}. "
+            "Use strength=0 for the hard sort, a positive number to soften it."
+        )
+    return float(value)
+
+
 def choice(name: str, value: str, options: Mapping[str, str]) -> str:
     """One of a few names, each with what it stands for."""
     if value not in options:

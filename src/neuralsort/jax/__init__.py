@@ -21,6 +21,7 @@ from .operators import (
     soft_topk,
     tau_for_blur,
 )
+from .permutahedron import fast_soft_rank, fast_soft_sort
 from .permutation import RelaxedPermutation
 from .ranking_losses import (
     approx_ndcg,
@@ -29,13 +30,22 @@ from .ranking_losses import (
     ranknet_loss,
     spearman_loss,
 )
-from .relaxations import gumbel_sinkhorn, neuralsort, sinkhorn, sinkhorn_sort, softsort
+from .relaxations import (
+    gumbel_sinkhorn,
+    neuralsort,
+    sinkhorn,
+    sinkhorn_sort,
+    softsort,
+    sorting_network,
+)
 
 __all__ = [
     "PlackettLuce",
     "RelaxedPermutation",
     "RelaxedPlackettLuce",
     "approx_ndcg",
+    "fast_soft_rank",
+    "fast_soft_sort",
     "gumbel_sinkhorn",
     "kendall_loss",
     "knn_loss",
@@ -54,6 +64,7 @@ __all__ = [
     "soft_sort_by",
     "soft_topk",
     "softsort",
+    "sorting_network",
     "spearman_loss",
     "stochastic_neuralsort",
     "straight_through",

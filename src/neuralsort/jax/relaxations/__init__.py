@@ -1,5 +1,6 @@
 """Scores to relaxed permutations: one published method, one file."""
 
+from .networks import sorting_network
 from .neuralsort import neuralsort
 from .sinkhorn import gumbel_sinkhorn, sinkhorn, sinkhorn_sort
 from .softsort import softsort
@@ -10,4 +11,5 @@ __all__ = [
     "sinkhorn",
     "sinkhorn_sort",
     "softsort",
+    "sorting_network",
 ]

@@ -1,0 +1,345 @@
+r"""Sorting networks whose comparators swap by degrees.
+
+A sorting network is a fixed sequence of layers, each comparing disjoint pairs of wires and swapping
+those in the wrong order. Relaxed, a pair (a, b) swaps by a share $\beta$ that depends on b - a,
+
+$$a' = a + \beta\,(b - a), \qquad b' = b - \beta\,(b - a),$$
+
+so a layer is a symmetric doubly stochastic matrix and the network their product. That product is
+not formed: P multiplies layer by layer, and its transpose by the layers in reverse.
+
+Of a share and its complement only the smaller, m, is computed: what comes out on a wire is one of
+the two values, moved towards the other by m of the way. That is never much more than a temperature,
+so what an addition rounds away is carried along, and float32 compares values to the temperature
+whatever their offset and spread.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from ... import _options
+from .. import _checks
+from ..permutation import (
+    HardPermutation,
+    RelaxedPermutation,
+    inverse,
+    pytree,
+    take_rows,
+    working,
+)
+from .lazy import ScorePermutation
+from .ordering import descending, order
+
+KINDS = {"odd_even": "n layers of neighbours", "bitonic": "O(log^2 n) layers, far pairs first"}
+
+SMALLER_SHARES: dict[str, Callable[[Array], Array]] = {
+    "logistic": lambda u: jax.nn.sigmoid(-u),
+    "cauchy": lambda u: jnp.arctan2(jnp.ones_like(u), u) / math.pi,
+    "reciprocal": lambda u: 1 / (2 + u),
+}
+"""By how much a pair swaps that is in order by u temperatures, without cancellation for large u."""
+
+TAILS = {
+    "logistic": "exponential",
+    "cauchy": "heavy",
+    "reciprocal": "as heavy and quick to compute",
+}
+
+
+def sorting_network(
+    scores: Array,
+    *,
+    tau: float | Array = 0.1,
+    kind: str = "odd_even",
+    swap: str = "cauchy",
+    mask: Array | None = None,
+) -> RelaxedPermutation:
+    r"""Relaxes the permutation that sorts `scores` in descending order, by a sorting network.
+
+    $$\widehat P = L_k \cdots L_1, \qquad \beta = \sigma\big((a - b) / \tau\big)$$
+
+    for layers $L$ that swap by shares $\beta$ every pair whose wires hold a and b and should end in
+    ascending order; $\sigma$ is the distribution function of the logistic or Cauchy distribution,
+    or the reciprocal $v \mapsto (v / (2 + |v|) + 1) / 2$. Rows and columns sum to one. As `tau`
+    tends to 0 this becomes the hard permutation matrix of `jnp.argsort(scores, descending=True)`
+    for distinct scores. The network sees the order of the items: permuting them permutes the
+    columns only in that limit.
+
+    Args:
+        scores: `(..., n)`. Values to sort; leading dimensions are batch, n is any number.
+        tau: Temperature, a number or an array that broadcasts against `scores` with a last
+            dimension of 1; it may have gradients. Its inverse is known as steepness; 0 is the
+            hard permutation.
+        kind: `"odd_even"`, n layers of neighbours, or `"bitonic"`, O(log^2 n) layers.
+        swap: `"logistic"`, `"cauchy"` or `"reciprocal"`. With the last two, no sorted value falls
+            when a score rises; with the first it may.
+        mask: `(..., n)` boolean, True where the item exists. Absent items take no part; the last
+            rows place them in index order.
+
+    Returns:
+        The relaxed permutation `(..., n, n)`. Its `permutation()` is the stable descending sort.
+
+    Raises:
+        TypeError: If `scores` is not floating point, or `mask` not boolean.
+        ValueError: If `tau` is negative, `kind` or `swap` unknown, or a shape does not fit.
+
+    Example:
+        >>> scores = jnp.array([1.0, 3.0, 2.0])
+        >>> sorting_network(scores, tau=1e-3, kind="bitonic").sort(scores).round(2)
+        Array([3., 2., 1.], dtype=float32)
+
+    Reference: Petersen et al. (2021), Eqs. 2-4; Petersen et al. (2022) for the Cauchy and the
+    reciprocal swap. Time per payload column: O(n^2) for odd-even, O(n log^2 n) for bitonic; the
+    matrix itself is n such columns. Memory: O(n) per layer and column.
+    """
+    scores = _checks.scores("sorting_network(scores)", scores)
+    tau = _checks.tau(tau, scores)
+    _options.choice("kind", kind, KINDS)
+    _options.choice("swap", swap, TAILS)
+    mask = _checks.mask(mask, scores.shape)
+    n = scores.shape[-1]
+    if not n or (not isinstance(tau, Array) and tau == 0):
+        return HardPermutation(descending(scores, mask), n, scores.dtype)
+    tau = jnp.broadcast_to(jnp.asarray(tau, working(scores.dtype)), (*scores.shape[:-1], 1))
+    network: Any = Network(kind == "bitonic", swap)
+    return NetworkPermutation("sorting_network", network, scores, tau, mask, n, None)
+
+
+# -- layers ----------------------------------------------------------------------------------------
+
+
+class Layers(NamedTuple):
+    """Which wires are compared; one row per layer.
+
+    Attributes:
+        partner: `(layers, width)`. The wire each is compared with; itself for none.
+        side: `(layers, width)`. 1 for the wire that should hold the smaller value, else -1.
+        longer: `(layers,)`. Lists of so few items are in order before this layer.
+    """
+
+    partner: np.ndarray
+    side: np.ndarray
+    longer: np.ndarray
+
+
+def odd_even(n: int) -> Layers:
+    """Neighbours, from the first and from the second wire in turn."""
+    wire, start = np.arange(n), np.arange(n)[:, None] % 2
+    partner = ((wire - start) ^ 1) + start
+    partner = np.where((partner < 0) | (partner >= n), wire, partner)
+    return Layers(partner, np.where(wire < partner, 1, -1), np.arange(n))
+
+
+def bitonic(n: int) -> Layers:
+    """Runs of 1, 2, 4, ... wires merged in pairs, one upwards and the next downwards."""
+    sizes = [1 << i for i in range((n - 1).bit_length())]
+    pairs = [(run, distance) for run in sizes for distance in reversed(sizes) if distance <= run]
+    run, distance = np.array(pairs, int).reshape(-1, 2, 1).swapaxes(0, 1)
+    wire = np.arange(_next_power(n))
+    upwards = wire // (2 * run) % 2 == 0
+    return Layers(wire ^ distance, np.where((wire & distance == 0) == upwards, 1, -1), run[:, 0])
+
+
+def _next_power(n: int) -> int:
+    return 1 << (n - 1).bit_length()
+
+
+class Places(NamedTuple):
+    """Where items stand, one row per list or one for all.
+
+    Items stand on the last wires, in their order; pairs with a wire that has none, or one that is
+    absent, are not compared. Values rise along the wires: positions count from the last one.
+
+    Attributes:
+        item_of_wire: `(..., width)`. For empty wires anything, since nothing leaves them.
+        row_of_wire: `(..., width)`. Likewise.
+        wire_of_item: `(..., n)`.
+        wire_of_row: `(..., n)`.
+        live: `(..., width)`. Whether an item that is present stands there.
+        count: `(..., 1)`. How many do.
+    """
+
+    item_of_wire: Array
+    row_of_wire: Array
+    wire_of_item: Array
+    wire_of_row: Array
+    live: Array
+    count: Array
+
+
+# -- shares ----------------------------------------------------------------------------------------
+
+
+class Shares(NamedTuple):
+    """What the layers do to a payload, `(layers, ..., width)`.
+
+    Attributes:
+        swapped: Whether a wire takes its partner's value.
+        smaller: By what part of the way what it takes then moves towards the other value.
+    """
+
+    swapped: Array
+    smaller: Array
+
+
+@dataclass(frozen=True)
+class Network:
+    """The layers for lists of any length, and by how much their pairs swap."""
+
+    bitonic: bool
+    swap: str
+
+    def layers(self, n: int) -> Layers:
+        return bitonic(n) if self.bitonic else odd_even(n)
+
+    def places(self, n: int, mask: Array | None) -> Places:
+        slot = item = jnp.arange(n)
+        width, count = _next_power(n) if self.bitonic else n, jnp.array([n])
+        if mask is not None:  # present items take the first slots
+            item = jnp.argsort(~mask, axis=-1, stable=True)
+            count = mask.sum(-1, keepdims=True)  # (..., 1)
+        end = count
+        if self.bitonic:  # those present sort as a shorter list would
+            powers = 1 << np.arange(width.bit_length())
+            end = jnp.asarray(powers)[jnp.searchsorted(powers, count)]
+        spare, absent = end - count, slot - count  # the latter negative for those present
+        wire = jnp.where(absent < 0, slot + spare, jnp.where(absent < spare, absent, slot))
+        wire_of_item = jnp.take_along_axis(wire, inverse(jnp.broadcast_to(item, wire.shape)), -1)
+        wire_of_row = jnp.where(absent < 0, end - 1 - slot, wire)
+        wires = jnp.arange(width)
+        return Places(
+            item_of_wire=_inverse(wire_of_item, width),
+            row_of_wire=_inverse(wire_of_row, width),
+            wire_of_item=wire_of_item,
+            wire_of_row=wire_of_row,
+            live=(wires >= spare) & (wires < end),
+            count=count,
+        )
+
+    def shares(self, scores: Array, tau: Array, mask: Array | None) -> tuple[Places, Shares, Array]:
+        """Where items stand, what layers do to them, and a factor that spoils lists with a NaN."""
+        n = scores.shape[-1]
+        o = order(scores, tau, mask)
+        places, layers = self.places(n, mask), self.layers(n)
+        items = jnp.broadcast_to(
+            places.item_of_wire, (*scores.shape[:-1], places.item_of_wire.shape[-1])
+        )
+        at = jnp.take_along_axis(inverse(o.perm), items, -1)
+        info = jnp.finfo(o.values.dtype)
+        largest, far = float(info.max) / 4, float(info.max) ** 0.3  # differences and cubes of these
+        values = jnp.clip(jnp.take_along_axis(o.values, at, -1), -largest, largest)
+        rooms = jnp.take_along_axis(o.room, at, -1)
+        reach = far * lax.stop_gradient(o.tau)
+
+        def compare(state: Any, layer: Any) -> tuple[Any, Shares]:
+            x, low, room = state
+            partner, side, longer = layer
+            other, other_low, other_room = (jnp.take(a, partner, -1) for a in state)
+            live = places.live & jnp.take(places.live, partner, -1) & (places.count > longer)
+            mixes = live & (room == other_room)
+            ahead = jnp.where(mixes, (x - other) + (low - other_low), 0.0)
+            # Items of different rooms swap wholly or not at all; lower rooms hold larger values.
+            wrong = side * jnp.where(mixes, ahead, other_room - room)
+            swapped = (wrong > 0) & live
+            apart = jnp.where(swapped, side, -side) * ahead
+            apart = jnp.clip(apart, max=reach) / o.tau
+            smaller = jnp.where(mixes, SMALLER_SHARES[self.swap](apart), 0.0)
+            kept = jnp.where(swapped, other, x)
+            step = smaller * jnp.where(swapped, ahead, -ahead)
+            total = kept + step
+            back = total - kept  # what was added: the rest of the step is lost, but for `low`
+            lost = (kept - (total - back)) + (step - back)
+            low = jnp.where(swapped, other_low, low) + lax.stop_gradient(lost)
+            return (total, low, jnp.where(swapped, other_room, room)), Shares(swapped, smaller)
+
+        start = values, jnp.zeros_like(values), rooms
+        side = layers.side.astype(values.dtype)
+        _, shares = lax.scan(compare, start, (layers.partner, side, layers.longer))
+        return places, shares, o.poison
+
+    def mix(self, x: Array, shares: Shares, n: int, reverse: bool) -> Array:
+        """What stands on the wires `(..., width, d)` after all layers, or before them."""
+
+        def layer(x: Array, each: Any) -> tuple[Array, None]:
+            partner, swapped, smaller = each
+            other = jnp.take(x, partner, -2)
+            swapped, smaller = swapped[..., None], smaller[..., None]
+            kept, left = jnp.where(swapped, other, x), jnp.where(swapped, x, other)
+            return (1 - smaller) * kept + smaller * left, None
+
+        smaller = shares.smaller.astype(x.dtype)
+        each = self.layers(n).partner, shares.swapped, smaller
+        return lax.scan(layer, x, each, reverse=reverse)[0]
+
+
+def _inverse(wires: Array, width: int) -> Array:
+    """What stands on each wire `(..., width)`, for wires `(..., n)`."""
+    empty = jnp.zeros((*wires.shape[:-1], width), int)
+    index = jnp.broadcast_to(jnp.arange(wires.shape[-1]), wires.shape)
+    return jnp.put_along_axis(empty, wires, index, -1, inplace=False)
+
+
+# -- the operator ----------------------------------------------------------------------------------
+
+
+@pytree("_scores", "_tau", "_mask", static=("_name", "_kernel", "_rows", "_bandwidth"))
+class NetworkPermutation(ScorePermutation):
+    """The relaxed permutation of a sorting network: products pass through its layers."""
+
+    _kernel: Network  # pyright: ignore
+
+    def _kind(self) -> str:
+        return self._name
+
+    def _long(self) -> bool:
+        return False
+
+    is_unimodal = RelaxedPermutation.is_unimodal
+    _log_prob = RelaxedPermutation._log_prob
+    _entropy = RelaxedPermutation._entropy
+
+    def _matrix(self) -> Array:
+        return self._product(jnp.eye(self.shape[-1], dtype=working(self.dtype)))
+
+    def _product(self, x: Array) -> Array:
+        return _product(self._kernel, self._rows, *self._lists(), x)
+
+    def _transposed(self, y: Array) -> Array:
+        rows = jnp.pad(y, [*[(0, 0)] * (y.ndim - 2), (0, self.shape[-1] - self._rows), (0, 0)])
+        return _transposed(self._kernel, *self._lists(), rows)
+
+    def _rank(self) -> Array:
+        place = jnp.arange(1, self.shape[-1] + 1, dtype=working(self.dtype))
+        return self._transposed(place[:, None])[..., 0]  # columns sum to 1
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _product(network: Network, rows: int, *args: Any) -> Array:
+    *lists, x = args
+    places, shares, poison = network.shares(*lists)
+    wires = _for_all(take_rows(x, places.item_of_wire), lists[0])
+    wires = network.mix(wires, shares, x.shape[-2], reverse=False)
+    return take_rows(wires, places.wire_of_row[..., :rows]) * poison[..., None]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _transposed(network: Network, *args: Any) -> Array:
+    *lists, y = args
+    places, shares, poison = network.shares(*lists)
+    wires = _for_all(take_rows(y, places.row_of_wire), lists[0])
+    wires = network.mix(wires, shares, y.shape[-2], reverse=True)
+    return take_rows(wires, places.wire_of_item) * poison[..., None]
+
+
+def _for_all(wires: Array, scores: Array) -> Array:
+    """A payload `(..., width, d)` for every list."""
+    batch = np.broadcast_shapes(wires.shape[:-2], scores.shape[:-1])
+    return jnp.broadcast_to(wires, (*batch, *wires.shape[-2:]))
