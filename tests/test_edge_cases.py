@@ -1,5 +1,6 @@
 """Masks, ties, tau = 0, infinities, NaN: what happens is decided, and the same in both forms."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -453,3 +454,10 @@ def test_a_distant_score_changes_nothing_among_the_others(outlier, n, tau):
 def test_a_vanishing_temperature_is_a_hard_sort():
     P = ns.neuralsort(torch.tensor([1.0, 3.0, 2.0]), tau=1e-300)
     assert torch.equal(P.to_dense(), torch.eye(3)[[1, 2, 0]])
+
+
+@pytest.mark.parametrize("tau", [np.float32(0.5), np.float64(0.5), np.int64(1), 1])
+def test_numbers_of_numpy_are_numbers(tau):
+    scores = torch.randn(5)
+    P = ns.neuralsort(scores, tau=tau).to_dense()
+    assert torch.equal(P, ns.neuralsort(scores, tau=float(tau)).to_dense())

@@ -2,14 +2,15 @@
 
 import math
 from collections.abc import Callable, Mapping
+from numbers import Real
 
 
 def temperature(value: float) -> float:
     """A number for `tau`, not negative."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(
-            f"`tau` expects a number or an array, got {type(value).__name__}. "
-            "Pass a float such as 1.0, or a 0-d array to learn it."
+            f"`tau` expects a number or a tensor, got {type(value).__name__}. "
+            "Pass a float such as 1.0, or a tensor without dimensions to learn it."
         )
     if math.isnan(value) or value < 0 or math.isinf(value):
         raise ValueError(

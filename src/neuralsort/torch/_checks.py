@@ -1,11 +1,9 @@
-"""Every rule for input, one message each: what was expected, what came, what to do."""
-
-import math
-from collections.abc import Callable, Mapping
-from numbers import Real
+"""Every rule for tensors, one message each: what was expected, what came, what to do."""
 
 import torch
 from torch import Tensor
+
+from .. import _options
 
 
 def scores(name: str, value: Tensor) -> Tensor:
@@ -51,27 +49,7 @@ def tau(value: float | Tensor, scores: Tensor) -> float | Tensor:
                 "For a batch of temperatures use tau.unsqueeze(-1)."
             )
         return value
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(
-            f"`tau` expects a number or a tensor, got {type(value).__name__}. "
-            "Pass a float such as 1.0, or a 0-d tensor to learn it."
-        )
-    if math.isnan(value) or value < 0 or math.isinf(value):
-        raise ValueError(
-            f"`tau` must be a finite number that is not negative, got {value}. "
-            "Use tau=0 for the hard permutation, a positive number to relax it."
-        )
-    return float(value)
-
-
-def power(value: float) -> float:
-    """The exponent of SoftSort's distance."""
-    if value not in (1, 2):
-        raise ValueError(
-            f"`power` must be 1 or 2, got {value!r}. Power 1 is the absolute difference of scores, "
-            "power 2 its square."
-        )
-    return float(value)
+    return _options.temperature(value)
 
 
 def mask(value: Tensor | None, scores: Tensor) -> Tensor | None:
@@ -91,35 +69,6 @@ def mask(value: Tensor | None, scores: Tensor) -> Tensor | None:
             f"`mask` must have the shape of the scores, {tuple(scores.shape)}, or broadcast to it, "
             f"got {tuple(value.shape)}. Give one flag per item."
         ) from None
-
-
-def k(value: int, n: int) -> int:
-    """How many items to take from a list of n."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(
-            f"`k` expects an int, got {type(value).__name__}. Pass a whole number from 0 to {n}."
-        )
-    if not 0 <= value <= n:
-        raise ValueError(
-            f"`k` must be between 0 and the length of the list, {n}, got {value}. "
-            "Take fewer items or give longer lists."
-        )
-    return value
-
-
-def dim(value: int, tensor: Tensor) -> int:
-    """A dimension of the tensor, counted from the front."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(
-            f"`dim` expects an int, got {type(value).__name__}. Pass one dimension, such as -1."
-        )
-    rank = tensor.dim()
-    if not -rank <= value < rank:
-        raise ValueError(
-            f"`dim` must be between {-rank} and {rank - 1} for a tensor of shape "
-            f"{tuple(tensor.shape)}, got {value}. Name the dimension that holds the list."
-        )
-    return value % rank
 
 
 def quantile(value: float | Tensor, like: Tensor) -> Tensor:
@@ -220,31 +169,6 @@ def keyed_values(values: Tensor, key: Tensor) -> Tensor:
     return values
 
 
-def blur(value: float) -> float:
-    """How many neighbouring ranks should blend."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"`ranks` expects a number, got {type(value).__name__}. Pass e.g. 1.0.")
-    if not (value > 0 and math.isfinite(value)):
-        raise ValueError(
-            f"`ranks` must be a positive number of ranks, got {value}. For no blur use tau=0."
-        )
-    return float(value)
-
-
-def strength(value: float) -> float:
-    """How strongly a projection is regularised."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(
-            f"`strength` expects a number, got {type(value).__name__}. Pass a float such as 1.0."
-        )
-    if not (value >= 0 and math.isfinite(value)):
-        raise ValueError(
-            f"`strength` must be a finite number that is not negative, got {value}. "
-            "Use strength=0 for the hard sort, a positive number to soften it."
-        )
-    return float(value)
-
-
 def logits(name: str, value: Tensor) -> Tensor:
     """Square floating-point matrices of affinities."""
     value = scores(name, value)
@@ -252,53 +176,6 @@ def logits(name: str, value: Tensor) -> Tensor:
         raise ValueError(
             f"`{name}` expects square matrices (..., n, n), got shape {tuple(value.shape)}. Rows "
             "are positions and columns are items; for one score per item use sinkhorn_sort."
-        )
-    return value
-
-
-def iterations(value: int) -> int:
-    """How often rows and columns are normalised in turn."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(
-            f"`iterations` expects an int, got {type(value).__name__}. Pass a number such as 20."
-        )
-    if value < 0:
-        raise ValueError(
-            f"`iterations` must not be negative, got {value}. Use 0 to normalise the rows alone."
-        )
-    return value
-
-
-def tolerance(value: float | None) -> float | None:
-    """How far column sums may be from 1."""
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(
-            f"`tolerance` expects a number or None, got {type(value).__name__}. Pass e.g. 1e-4."
-        )
-    if not value > 0:
-        raise ValueError(
-            f"`tolerance` must be positive, got {value}. Use None for a fixed number of iterations."
-        )
-    return float(value)
-
-
-def choice(name: str, value: str, options: Mapping[str, str]) -> str:
-    """One of a few names, each with what it stands for."""
-    if value not in options:
-        names = " or ".join(map(repr, options))
-        meanings = ", ".join(f"{key!r} is {what}" for key, what in options.items())
-        raise ValueError(f"`{name}` must be {names}, got {value!r}. Choose: {meanings}.")
-    return value
-
-
-def relax(value: Callable[..., object]) -> Callable[..., object]:
-    """A relaxation is a function, not its name."""
-    if not callable(value):
-        raise TypeError(
-            f"`relax` expects a function such as neuralsort or softsort, got {value!r}. "
-            "Fix its options with functools.partial."
         )
     return value
 
@@ -352,29 +229,6 @@ def labels(value: Tensor, logits: Tensor) -> Tensor:
     return value.long()
 
 
-def cutoff(value: int | None, n: int) -> int:
-    """How many of the first places count; lists may be shorter, None is all of them."""
-    if value is None:
-        return n
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(
-            f"`k` expects an int or None, got {type(value).__name__}. "
-            "Pass a whole number such as 10, or None for the whole list."
-        )
-    if value < 1:
-        raise ValueError(
-            f"`k` must be at least 1, got {value}. Pass None to count every place of the list."
-        )
-    return min(value, n)
-
-
-def neighbours(value: int, n: int) -> int:
-    """How many of n candidates are neighbours."""
-    if k(value, n) < 1:
-        raise ValueError(f"`k` must be at least 1, got {value}. One neighbour is the fewest.")
-    return value
-
-
 def points(queries: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
     """Two sets of points of one space."""
     for name, value in (("queries", queries), ("candidates", candidates)):
@@ -390,20 +244,6 @@ def points(queries: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
             f"{candidates.shape[-1]} features. Embed both with the same network."
         )
     return queries, candidates
-
-
-def top_shares(value: int | Mapping[int, float], n: int) -> dict[int, float]:
-    """How much each k counts: all of it for one number, else shares that sum to 1."""
-    shares = dict(value) if isinstance(value, Mapping) else {value: 1.0}
-    for size in shares:
-        if k(size, n) < 1:
-            raise ValueError(f"`k` must be at least 1, got {size}. Top-1 is the smallest set.")
-    if min(shares.values(), default=0.0) < 0 or not math.isclose(sum(shares.values()), 1.0):
-        raise ValueError(
-            f"`k` as a mapping needs shares that are not negative and sum to 1, got {value!r}. "
-            "Write for example {1: 0.5, 5: 0.5}."
-        )
-    return shares
 
 
 def positive_tau(value: float | Tensor, scores: Tensor) -> float | Tensor:
@@ -464,36 +304,6 @@ def batch_of_rankings(value: Tensor, batch: torch.Size) -> torch.Size:
         ) from None
 
 
-def enumerable(n: int, longest: int) -> None:
-    """Lists short enough to write all their rankings down."""
-    if n > longest:
-        raise ValueError(
-            f"Enumeration is for lists of at most {longest} items, got {n}, which have {n}! "
-            "rankings. Draw some of them with `sample`."
-        )
-
-
-def same_items(n: int, other: int) -> None:
-    """Two distributions over rankings of as many items."""
-    if n != other:
-        raise ValueError(
-            f"`kl_divergence` compares distributions over rankings of as many items, got {n} and "
-            f"{other}. Give both the same items."
-        )
-
-
-def samples(value: int, least: int = 1) -> int:
-    """How many samples to draw."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(
-            f"`samples` expects an int, got {type(value).__name__}. Pass a whole number."
-        )
-    if value < least:
-        why = " A leave-one-out baseline needs another sample." if least > 1 else ""
-        raise ValueError(f"`samples` must be at least {least}, got {value}.{why} Draw more.")
-    return value
-
-
 def costs(value: Tensor, shape: torch.Size) -> Tensor:
     """One cost per sample and list."""
     came = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
@@ -517,23 +327,3 @@ def sampled_costs(cost: Tensor, log_prob: Tensor) -> None:
             f"`score_function_loss(log_prob, cost)` expects two tensors of one shape (S, ...), got "
             f"{tuple(log_prob.shape)} and {tuple(cost.shape)}. Samples come first."
         )
-
-
-def baseline(value: str | None) -> str | None:
-    """What to subtract from the costs of a score-function estimator."""
-    if value not in ("leave_one_out", None):
-        raise ValueError(
-            f'`baseline` must be "leave_one_out" or None, got {value!r}. '
-            "For a baseline of your own subtract it from the cost and pass None."
-        )
-    return value
-
-
-def reduction(value: str) -> str:
-    """What to do with one loss per list."""
-    if value not in ("mean", "sum", "none"):
-        raise ValueError(
-            f'`reduction` must be "mean", "sum" or "none", got {value!r}. '
-            'Use "none" for one loss per list.'
-        )
-    return value

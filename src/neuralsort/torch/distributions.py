@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints, register_kl
 
+from .. import _options
 from . import _checks
 from .gradients import score_function_loss, straight_through
 from .noise import exponential, gumbel
@@ -184,7 +185,7 @@ class PlackettLuce(Distribution):
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
         """All n! rankings in lexicographic order, `(n!,) + batch_shape + (n,)`, for n <= 8."""
-        _checks.enumerable(self.n, LONGEST_ENUMERATED)
+        _options.enumerable(self.n, LONGEST_ENUMERATED)
         everything = list(itertools.permutations(range(self.n)))
         rankings = torch.tensor(everything, dtype=torch.int64, device=self.logits.device)
         rankings = rankings.view(len(everything), *[1] * len(self.batch_shape), self.n)
@@ -200,7 +201,7 @@ class PlackettLuce(Distribution):
         if exact:
             rankings = self.enumerate_support()
         else:
-            rankings = self.sample((_checks.samples(samples, least=2),), generator=generator)
+            rankings = self.sample((_options.samples(samples, least=2),), generator=generator)
         logits = self.logits.double().expand(rankings.shape)
         return rankings, log_density(logits, rankings, None), exact
 
@@ -263,7 +264,7 @@ class PlackettLuce(Distribution):
             The divergence, an unbiased estimate of it beyond n = 8. Gradients to both
             distributions are exact where the value is, and otherwise unbiased estimates.
         """
-        _checks.same_items(self.n, other.n)
+        _options.same_items(self.n, other.n)
         batch = torch.broadcast_shapes(self.batch_shape, other.batch_shape)
         rankings, log_p, exact = self.expand(batch)._support(samples, generator)
         log_q = log_density(other.logits.double().expand(rankings.shape), rankings, None)
@@ -325,7 +326,7 @@ class RelaxedPlackettLuce(Distribution):
         self.logits = _checks.scores("RelaxedPlackettLuce(logits)", logits)
         self.tau = _checks.tau(tau, logits)
         self.relax = relax
-        _checks.relax(relax)
+        _options.relax(relax)
         n = logits.shape[-1]
         super().__init__(logits.shape[:-1], torch.Size((n, n)), validate_args=validate_args)
 
@@ -421,7 +422,7 @@ def stochastic_neuralsort(
     Reference: Grover et al. (2019), Section 4.1. Time and memory: `samples` times those of
     `neuralsort`.
     """
-    samples = _checks.samples(samples)
+    samples = _options.samples(samples)
     scores = _checks.scores("stochastic_neuralsort(scores)", scores)
     model = RelaxedPlackettLuce(tau, scores, validate_args=False)
     return model.rsample((samples,), generator=generator)

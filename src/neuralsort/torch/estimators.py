@@ -18,6 +18,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from .. import _options
 from . import _checks
 from .distributions import PlackettLuce, RelaxedPlackettLuce
 from .gradients import score_function_loss
@@ -97,7 +98,7 @@ def relaxed_expectation(
     Reference: Grover et al. (2019), Section 4.1.
     """
     model = RelaxedPlackettLuce(tau, logits, validate_args=False, relax=relax)
-    P = model.rsample((_checks.samples(samples),), generator=generator)
+    P = model.rsample((_options.samples(samples),), generator=generator)
     return _costs(cost, P).mean(0)
 
 
@@ -186,7 +187,7 @@ def score_function_expectation(
     Reference: Williams (1992); Kool et al. (2019).
     """
     model = PlackettLuce(logits, validate_args=False)
-    rankings = model.sample((_checks.samples(samples),), generator=generator)
+    rankings = model.sample((_options.samples(samples),), generator=generator)
     costs = _hard_costs(cost, rankings, logits)
     return score_function_loss(model.log_prob(rankings), costs, baseline=baseline)
 
@@ -239,7 +240,7 @@ def rebar_expectation(
     """
     model = PlackettLuce(logits, validate_args=False)
     relaxed = RelaxedPlackettLuce(tau, logits, validate_args=False, relax=relax)
-    free = relaxed.rsample((_checks.samples(samples),), generator=generator)
+    free = relaxed.rsample((_options.samples(samples),), generator=generator)
     rankings = free.permutation()
     tied = relax(model.rsample_given(rankings, generator=generator), tau=relaxed.tau)
     control, conditional = strength * _costs(cost, free), strength * _costs(cost, tied)

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from .. import _options
 from . import _checks
 
 
@@ -100,8 +101,8 @@ def score_function_loss(
     """
     _checks.sampled_costs(cost, log_prob)
     weight = cost.detach()
-    if _checks.baseline(baseline) is not None:
-        samples = _checks.samples(len(cost), least=2)
+    if _options.baseline(baseline) is not None:
+        samples = _options.samples(len(cost), least=2)
         weight = (weight - weight.mean(0)) * (samples / (samples - 1))
     score = weight * log_prob
     return (cost + straight_through(torch.zeros_like(score), score)).mean(0)

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from .. import _options
 from . import _checks
 from .noise import gumbel
 from .operators import Relaxation, relaxed
@@ -88,10 +89,10 @@ def soft_neighbours(
     the distances, and k rows of `relax` for every query.
     """
     scores = -squared_distances(queries, candidates)
-    k = _checks.neighbours(k, scores.shape[-1])
+    k = _options.neighbours(k, scores.shape[-1])
     mask = _checks.mask(mask, scores)
     if samples is not None:
-        shape = torch.Size((_checks.samples(samples), *scores.shape))
+        shape = torch.Size((_options.samples(samples), *scores.shape))
         noise = gumbel(shape, device=scores.device, generator=generator)
         scores = scores + noise.to(scores.dtype)
     return relaxed(scores, tau, mask, relax).top(k)

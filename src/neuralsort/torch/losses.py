@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from .. import _options
 from . import _checks
 from .distributions import PlackettLuce
 from .operators import Relaxation, relaxed
@@ -18,7 +19,7 @@ from .relaxations import neuralsort
 
 def reduced(values: Tensor, reduction: str) -> Tensor:
     """One value per list, or their mean or sum."""
-    if _checks.reduction(reduction) == "none":
+    if _options.reduction(reduction) == "none":
         return values
     return values.mean() if reduction == "mean" else values.sum()
 
@@ -132,7 +133,7 @@ def knn_loss(
     """
     _checks.relaxed_permutation("knn_loss(P)", P)
     n = P.shape[-1]
-    k = _checks.neighbours(k, P.shape[-2])
+    k = _options.neighbours(k, P.shape[-2])
     lists = torch.Size((*P.shape[:-2], n))
     same = _checks.per_item("knn_loss(same_label)", same_label, lists).to(P.dtype)
     mask = _checks.mask(mask, same)
@@ -192,7 +193,7 @@ def topk_cross_entropy(
     """
     logits = _checks.scores("topk_cross_entropy(logits)", logits)
     labels = _checks.labels(labels, logits)
-    shares = _checks.top_shares(k, logits.shape[-1])
+    shares = _options.top_shares(k, logits.shape[-1])
     mask = _checks.mask(mask, logits)
     rows = max(shares)
     at_least = [sum(p for size, p in shares.items() if size > i) for i in range(rows)]

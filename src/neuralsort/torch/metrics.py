@@ -7,6 +7,7 @@ Lists may be padded: `mask` is True where the item exists. `reduction` is `"mean
 import torch
 from torch import Tensor
 
+from .. import _options
 from . import _checks
 from .losses import count_present, reduced
 from .permutation import working
@@ -148,7 +149,7 @@ def ndcg(
     Reference: Järvelin and Kekäläinen (2002); gains of Burges et al. (2005). Time: O(n log n).
     """
     scores, relevance, mask = _ranked("ndcg", "scores", "relevance", scores, relevance, mask)
-    k = _checks.cutoff(k, scores.shape[-1])
+    k = _options.cutoff(k, scores.shape[-1])
     order = Ordered(scores, 1.0, mask)
     worth = gains(relevance, mask, order.exact)
     ideal = ideal_dcg(worth, k)
@@ -193,7 +194,7 @@ def mean_reciprocal_rank(
     scores, relevance, mask = _ranked(
         "mean_reciprocal_rank", "scores", "relevance", scores, relevance, mask
     )
-    k = _checks.cutoff(k, scores.shape[-1])
+    k = _options.cutoff(k, scores.shape[-1])
     order = Ordered(scores, 1.0, mask)
     relevant = relevance > 0 if mask is None else (relevance > 0) & mask
     relevant = relevant.gather(-1, order.perm)[..., :k]

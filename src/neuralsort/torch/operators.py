@@ -5,6 +5,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from .. import _options
 from . import _checks
 from .permutation import RelaxedPermutation
 from .relaxations import neuralsort
@@ -32,7 +33,7 @@ def relaxed(
     scores: Tensor, tau: float | Tensor, mask: Tensor | None, relax: Relaxation
 ) -> RelaxedPermutation:
     """The relaxed permutation of lists; only padded ones need a relaxation that takes masks."""
-    _checks.relax(relax)
+    _options.relax(relax)
     options = {} if mask is None else {"mask": mask}
     return relax(scores, tau=tau, **options)
 
@@ -52,7 +53,7 @@ def _ordered(
     keep the order of their indices in both.
     """
     x = _checks.scores(name, x)
-    dim = _checks.dim(dim, x)
+    dim = _options.dim(dim, tuple(x.shape))
     mask = _checks.mask(mask, x)
     mask = None if mask is None else mask.movedim(dim, -1)
     lists = x.movedim(dim, -1)
@@ -237,8 +238,8 @@ def soft_topk(
     Time and memory: those of the first k rows of `relax`.
     """
     x = _checks.scores("soft_topk(x)", x)
-    dim = _checks.dim(dim, x)
-    k = _checks.k(k, x.shape[dim])
+    dim = _options.dim(dim, tuple(x.shape))
+    k = _options.k(k, x.shape[dim])
     P, dim = _ordered("soft_topk(x)", x, tau, dim, largest, mask, relax)
     top = P.top(k)
     values = top.sort(x.movedim(dim, -1))
@@ -369,7 +370,7 @@ def tau_for_blur(scores: Tensor, *, ranks: float = 1.0, mask: Tensor | None = No
         tensor([0.8000])
     """
     scores = _checks.scores("tau_for_blur(scores)", scores).detach()
-    ranks = _checks.blur(ranks)
+    ranks = _options.blur(ranks)
     mask = _checks.mask(mask, scores)
     if mask is not None:
         scores = scores.masked_fill(~mask, torch.inf)  # last

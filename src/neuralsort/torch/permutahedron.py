@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from .. import _options
 from . import _checks
 from .relaxations.ordering import share_ties, tie_groups
 
@@ -74,9 +75,9 @@ def fast_soft_sort(
     Reference: Blondel et al. (2020), Eq. 5. Time: O(n log n); memory: O(n).
     """
     x = _checks.scores("fast_soft_sort(x)", x)
-    dim = _checks.dim(dim, x)
-    strength = _checks.strength(strength)
-    entropic = _checks.choice("regularization", regularization, REGULARIZATIONS) == "kl"
+    dim = _options.dim(dim, tuple(x.shape))
+    strength = _options.strength(strength)
+    entropic = _options.choice("regularization", regularization, REGULARIZATIONS) == "kl"
     sign = 1 if descending else -1
     s = sign * _exact(x.movedim(dim, -1)).sort(-1, descending=descending).values
     if strength > 0:
@@ -128,9 +129,9 @@ def fast_soft_rank(
     Reference: Blondel et al. (2020), Eq. 6. Time: O(n log n); memory: O(n).
     """
     x = _checks.scores("fast_soft_rank(x)", x)
-    dim = _checks.dim(dim, x)
-    strength = _checks.strength(strength)
-    entropic = _checks.choice("regularization", regularization, REGULARIZATIONS) == "kl"
+    dim = _options.dim(dim, tuple(x.shape))
+    strength = _options.strength(strength)
+    entropic = _options.choice("regularization", regularization, REGULARIZATIONS) == "kl"
     lists = x.movedim(dim, -1)
     s, perm = _exact(-lists if descending else lists).sort(-1, descending=True)
     w = _countdown(s)

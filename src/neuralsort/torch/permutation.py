@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import _options
 from . import _checks
 from .gradients import straight_through
 
@@ -157,7 +158,7 @@ class RelaxedPermutation(_Operator):
 
     def top(self, k: int) -> "RelaxedPermutation":
         """The first k rows, an operator of shape `(..., k, n)`."""
-        k = _checks.k(k, self.shape[-2])
+        k = _options.k(k, self.shape[-2])
         return self._top(k)
 
     def _top(self, k: int) -> "RelaxedPermutation":

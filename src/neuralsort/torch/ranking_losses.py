@@ -8,6 +8,7 @@ or target all equal) has loss 0 and no gradient.
 import torch
 from torch import Tensor
 
+from .. import _options
 from . import _checks
 from .losses import reduced
 from .metrics import average_ranks, discounts, gains, ideal_dcg
@@ -66,10 +67,10 @@ def neural_ndcg(
     (2021). Time and memory: those of `2 * iterations + 1` products with `relax`.
     """
     scores, relevance, mask = _lists("neural_ndcg", "scores", "relevance", scores, relevance, mask)
-    k = _checks.cutoff(k, scores.shape[-1])
+    k = _options.cutoff(k, scores.shape[-1])
     worth = gains(relevance, mask, working(scores.dtype))
     P = relaxed(scores.to(working(scores.dtype)), tau, mask, relax)
-    if _checks.iterations(iterations):
+    if _options.iterations(iterations):
         soft = _doubly_scaled(P, worth, iterations)[..., :k]
     else:
         soft = P.top(k).sort(worth)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ... import _options
 from .. import _checks
 from ..permutation import HardPermutation, RelaxedPermutation, matmul, working
 from .layers import bitonic, mix, next_power, odd_even
@@ -90,8 +91,8 @@ def sorting_network(
     """
     scores = _checks.scores("sorting_network(scores)", scores)
     tau = _checks.tau(tau, scores)
-    _checks.choice("kind", kind, KINDS)
-    _checks.choice("swap", swap, TAILS)
+    _options.choice("kind", kind, KINDS)
+    _options.choice("swap", swap, TAILS)
     mask = _checks.mask(mask, scores)
     if not isinstance(tau, Tensor) and tau == 0:
         return HardPermutation(Ordered(scores, 1.0, mask).perm, scores.shape[-1], scores.dtype)

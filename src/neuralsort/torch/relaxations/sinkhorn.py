@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ... import _options
 from .. import _checks
 from ..noise import gumbel
 from ..permutation import HardPermutation, RelaxedPermutation, working
@@ -164,7 +165,7 @@ def sinkhorn_sort(
     """
     scores = _checks.scores("sinkhorn_sort(scores)", scores)
     tau = _checks.tau(tau, scores)
-    kernel = TransportKernel(_checks.iterations(iterations), _checks.tolerance(tolerance))
+    kernel = TransportKernel(_options.iterations(iterations), _options.tolerance(tolerance))
     mask = _checks.mask(mask, scores)
     if not isinstance(tau, Tensor) and tau == 0:
         return HardPermutation(Ordered(scores, 1.0, mask).perm, scores.shape[-1], scores.dtype)
@@ -185,7 +186,7 @@ def _assign(
     """Checks the options that `sinkhorn` and `gumbel_sinkhorn` share, and does what they share."""
     n, like = logits.shape[-1], logits.sum(-2)  # (..., n): one item, one score
     tau = _checks.tau(tau, like)
-    iterations, tolerance = _checks.iterations(iterations), _checks.tolerance(tolerance)
+    iterations, tolerance = _options.iterations(iterations), _options.tolerance(tolerance)
     mask = _checks.mask(mask, like)
     scaled = logits.to(working(logits.dtype))
     scaled = scaled + noise.to(scaled)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ... import _options
 from .. import _checks
 from ..gradients import straight_through
 from ..permutation import HardPermutation, RelaxedPermutation
@@ -55,7 +56,7 @@ def softsort(
     """
     scores = _checks.scores("softsort(scores)", scores)
     tau = _checks.tau(tau, scores)
-    power = _checks.power(power)
+    power = _options.power(power)
     mask = _checks.mask(mask, scores)
     if not isinstance(tau, Tensor) and tau == 0:
         return HardPermutation(Ordered(scores, 1.0, mask).perm, scores.shape[-1], scores.dtype)
