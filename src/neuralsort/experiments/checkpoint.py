@@ -1,13 +1,14 @@
 """Tensors and facts in one file, whole or not there: safetensors, with JSON in its header."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
+
+from neuralsort._files import replace
 
 
 class CheckpointError(Exception):
@@ -24,17 +25,6 @@ def write(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None
     """
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     replace(path, safetensors.torch.save(whole, metadata={"facts": json.dumps(facts)}))
-
-
-def replace(path: Path, content: bytes) -> None:
-    """Puts content into a file in one step that survives a crash."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with draft.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

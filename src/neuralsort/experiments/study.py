@@ -11,6 +11,8 @@ import torch
 from lightning_fabric import Fabric
 from torch import nn
 
+from neuralsort._files import replace as replace_file
+
 from . import checkpoint, record
 from .data import Digits, Sequences, load
 from .options import ListConfig, StudyConfig
@@ -129,7 +131,7 @@ def run(study: Study, config: StudyConfig) -> dict[str, Any]:
     }
     if fabric.is_global_zero:
         checkpoint.write(folder / MODEL, best.task.model.state_dict(), {"study": study.name})
-        checkpoint.replace(folder / RESULT, json.dumps(line, allow_nan=False).encode())
+        replace_file(folder / RESULT, json.dumps(line, allow_nan=False).encode())
         record.append(lines, line)
     return line
 

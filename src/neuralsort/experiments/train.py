@@ -16,9 +16,10 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from neuralsort._progress import Progress
+
 from . import checkpoint
 from .plan import ConfigError, Plan
-from .progress import Progress
 from .randomness import seed_for
 
 CHECKPOINT = "checkpoint.safetensors"

@@ -1,6 +1,7 @@
 """k-nearest neighbours with a learned representation, as scikit-learn estimators."""
 
-from .estimators import DifferentiableKNeighborsClassifier, DifferentiableKNeighborsRegressor
+from .classifier import DifferentiableKNeighborsClassifier
+from .regressor import DifferentiableKNeighborsRegressor
 from .search import Index
 from .storage import StorageError
 

@@ -6,7 +6,6 @@ of the points. So exact engines agree, whatever their arithmetic.
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -188,20 +187,20 @@ class FaissEngine:
     def propose(self, queries: np.ndarray, count: int) -> np.ndarray:
         return self.index.search(queries, count)[1]
 
-    def write(self, path: Path) -> None:
-        """Writes the index into a file."""
-        _faiss().write_index(self.index, str(path))
+    def to_bytes(self) -> bytes:
+        """The index as FAISS writes it."""
+        return _faiss().serialize_index(self.index).tobytes()
 
     @classmethod
-    def read(cls, path: Path) -> "FaissEngine":
-        """Reads what `write` wrote; a RuntimeError says that it is something else."""
-        return cls(_faiss().read_index(str(path)))
+    def from_bytes(cls, content: bytes) -> "FaissEngine":
+        """Reads what `to_bytes` wrote; a RuntimeError says that it is something else."""
+        return cls(_faiss().deserialize_index(np.frombuffer(content, np.uint8)))
 
-    def __getstate__(self) -> np.ndarray:
-        return _faiss().serialize_index(self.index)
+    def __getstate__(self) -> bytes:
+        return self.to_bytes()
 
-    def __setstate__(self, state: np.ndarray) -> None:
-        self.index = _faiss().deserialize_index(state)
+    def __setstate__(self, state: bytes) -> None:
+        self.index = _faiss().deserialize_index(np.frombuffer(state, np.uint8))
 
 
 def _faiss() -> Any:

@@ -11,10 +11,15 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from neuralsort._files import replace
+
 from .search import FaissEngine
 
 FORMAT = "neuralsort.neighbors/1"
 FACTS, TENSORS, INDEX = "estimator.json", "tensors.safetensors", "index.faiss"
+DIGEST = "[0-9a-f]" * 16
+"""The beginning of a digest, as a pattern of file names."""
+
 REQUIRED = {"class", "default_embedding", "dtype", "files", "history", "input_shape", "parameters"}
 
 
@@ -25,18 +30,23 @@ class StorageError(ValueError):
 def write(
     folder: Path, facts: dict[str, Any], tensors: dict[str, Tensor], engine: FaissEngine | None
 ) -> None:
-    """Writes a folder; the facts come last, so that a folder with them is whole."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / FACTS).unlink(missing_ok=True)
+    """Writes a folder; one that held an estimator holds it until the new one is whole.
+
+    Files carry their digest in their name, and the facts, which come last, say which ones count.
+    """
     whole = {name: one.detach().cpu().contiguous() for name, one in tensors.items()}
-    (folder / TENSORS).write_bytes(safetensors.torch.save(whole))
-    files = [TENSORS]
+    contents = {TENSORS: safetensors.torch.save(whole)}
     if engine is not None:
-        engine.write(folder / INDEX)
-        files.append(INDEX)
-    digests = {name: _digest(folder / name) for name in files}
+        contents[INDEX] = engine.to_bytes()
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    files = {name: _placed(folder, name, digest) for name, digest in digests.items()}
+    for name, content in contents.items():
+        replace(files[name], content)
     text = json.dumps({"format": FORMAT, "files": digests} | facts, indent=1)
-    (folder / FACTS).write_text(text)
+    replace(folder / FACTS, text.encode())
+    for name in (TENSORS, INDEX):
+        for old in set(folder.glob(f"{DIGEST}-{name}")) - set(files.values()):
+            old.unlink()
 
 
 def read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], FaissEngine | None]:
@@ -66,23 +76,25 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], FaissEngine |
             f"{folder / FACTS} is damaged: it lacks {', '.join(missing) or 'a known dtype'}. Save "
             "again."
         )
+    contents = {}
     for name, digest in facts["files"].items():
-        path = folder / Path(name).name
-        if not path.is_file() or _digest(path) != digest:
+        path = _placed(folder, name, digest)
+        contents[name] = path.read_bytes() if path.is_file() else b""
+        if hashlib.sha256(contents[name]).hexdigest() != digest:
             raise StorageError(
                 f"{path} is missing, truncated or not the file that was saved. Copy the whole "
                 "folder again, or save again."
             )
     try:
-        tensors = safetensors.torch.load((folder / TENSORS).read_bytes())
+        tensors = safetensors.torch.load(contents[TENSORS])
     except SafetensorError as error:
-        raise StorageError(f"{folder / TENSORS} is damaged ({error}). Save again.") from None
-    engine = FaissEngine.read(folder / INDEX) if INDEX in facts["files"] else None
+        raise StorageError(f"{folder} has damaged tensors ({error}). Save again.") from None
+    engine = FaissEngine.from_bytes(contents[INDEX]) if INDEX in contents else None
     return facts, tensors, engine
 
 
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _placed(folder: Path, name: str, digest: str) -> Path:
+    return folder / f"{digest[:16]}-{Path(name).name}"
 
 
 def array_to_json(array: np.ndarray) -> dict[str, Any]:

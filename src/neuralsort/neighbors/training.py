@@ -49,7 +49,7 @@ def train(
     schedule: Schedule,
     *,
     validate: Callable[[], float] | None = None,
-    report: Callable[[float, float | None], None],
+    report: Callable[[int, float, tuple[str, float] | None], None],
 ) -> list[dict[str, float]]:
     """Trains a network in place; with validation, the best parameters are what is left in it.
 
@@ -64,7 +64,8 @@ def train(
         targets: `(m, ...)`.
         schedule: How long.
         validate: A score of the network as it is, larger is better; None trains to the end.
-        report: Called after every epoch with the mean loss and the score.
+        report: Called after every epoch with its number from 1, the mean loss, and the score, if
+            there is one, with its name.
 
     Returns:
         The mean loss of every epoch, and its score if there is one.
@@ -76,7 +77,7 @@ def train(
     history: list[dict[str, float]] = []
     # Where training starts is a candidate for the best as well.
     best, kept, stale = _score(network, validate), copy.deepcopy(network.state_dict()), 0
-    for _ in range(schedule.epochs):
+    for epoch in range(schedule.epochs):
         network.train()
         total = 0.0
         for queries in torch.randperm(len(points)).split(schedule.batch):
@@ -91,7 +92,7 @@ def train(
             total += value.item() * len(queries)
         entry = {"loss": total / len(points)}
         score = _score(network, validate)
-        report(entry["loss"], score)
+        report(epoch + 1, entry["loss"], None if score is None else ("validation", score))
         if score is not None and best is not None:
             entry["score"] = score
             if score > best:

@@ -25,16 +25,17 @@ class Progress:
     Args:
         title: What is being trained.
         steps: How many steps there are.
+        unit: What a step is.
         show: False for silence.
     """
 
-    def __init__(self, title: str, steps: int, *, show: bool = True) -> None:
-        self.title, self.steps, self.show = title, steps, show
+    def __init__(self, title: str, steps: int, *, unit: str = "steps", show: bool = True) -> None:
+        self.title, self.steps, self.unit, self.show = title, steps, unit, show
         self.console = Console(stderr=True)
         self.first: tuple[int, float] | None = None
         self.last_line = time.monotonic()
         self.bar = None
-        if show and self.console.is_terminal:
+        if show and (self.console.is_terminal or self.console.is_jupyter):
             columns = (
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=20),
@@ -73,7 +74,7 @@ class Progress:
             self.first = (step, now)
         speed = (step - self.first[0]) / max(now - self.first[1], 1e-9)
         text = f"loss {loss:.3f}" + (f"  {metric[0]} {metric[1]:.4g}" if metric else "")
-        text += f"  {speed:.1f} steps/s"
+        text += f"  {speed:.1f} {self.unit}/s"
         if self.bar is not None:
             self.bar.update(self.task, completed=step, text=text)
         elif self.show and (now - self.last_line >= _PLAIN_SECONDS or step == self.steps):

@@ -1,0 +1,85 @@
+"""The regressor: neighbours' targets are averaged."""
+
+from typing import Any
+
+import numpy as np
+from sklearn.base import RegressorMixin
+from torch import Tensor
+
+from neuralsort.torch.nn import DifferentiableKNN
+
+from . import storage
+from .base import DifferentiableKNeighbors
+
+
+class DifferentiableKNeighborsRegressor(RegressorMixin, DifferentiableKNeighbors):
+    r"""The mean target of the k nearest training points, in a representation learned for it.
+
+    $$\min_\phi\; \Big\lVert y - \frac{1}{k} \sum_{i=1}^{k} \sum_{j=1}^{n}
+      \widehat P_{\text{sort}(s)}[i, j]\; y_j \Big\rVert^2$$
+
+    The twin of `DifferentiableKNeighborsClassifier`, which explains the parameters; targets may
+    have several outputs, and are standardised in the loss. For prediction it is
+    `sklearn.neighbors.KNeighborsRegressor` in the space of `transform`.
+
+    Example:
+        >>> from sklearn.datasets import load_diabetes
+        >>> X, y = load_diabetes(return_X_y=True)
+        >>> model = DifferentiableKNeighborsRegressor(epochs=3, random_state=0).fit(X, y)
+        >>> model.predict(X[:3]).shape
+        (3,)
+
+    Reference: after Grover et al. (2019), the kNN experiment.
+    """
+
+    _numeric_targets = True
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def _encode(self, y: np.ndarray) -> np.ndarray:
+        y = np.asarray(y, np.float64)
+        self._one_output = y.ndim == 1
+        y = y.reshape(len(y), -1)
+        scale = y.std(0)
+        self._offset, self._scale = y.mean(0), np.where(scale > 0, scale, 1.0)
+        return (y - self._offset) / self._scale
+
+    def _loss(
+        self,
+        knn: DifferentiableKNN,
+        queries: Tensor,
+        candidates: Tensor,
+        wanted: Tensor,
+        known: Tensor,
+        mask: Tensor,
+    ) -> Tensor:
+        rows = knn(queries, candidates, known.to(queries.dtype), mask=mask)
+        return (rows.mean(-2) - wanted.to(queries.dtype)).square().mean()
+
+    def _answer(self, found: tuple[np.ndarray, np.ndarray], targets: np.ndarray) -> np.ndarray:
+        distances, indices = found
+        return np.einsum("qk,qkt->qt", self._shares(distances), targets[indices])
+
+    def _score_of(self, answer: np.ndarray, wanted: np.ndarray) -> float:
+        return -float(np.square(answer - wanted).mean())
+
+    def predict(self, X: Any) -> np.ndarray:  # noqa: N803
+        """The weighted mean target of the neighbours."""
+        found = self.kneighbors(X)
+        answer = self._answer(found, self._targets) * self._scale + self._offset
+        return answer[:, 0] if self._one_output else answer
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "one_output": self._one_output,
+            "offset": storage.array_to_json(self._offset),
+            "scale": storage.array_to_json(self._scale),
+        }
+
+    def _restore(self, facts: dict[str, Any]) -> None:
+        self._one_output = facts["one_output"]
+        self._offset = storage.array_from_json(facts["offset"])
+        self._scale = storage.array_from_json(facts["scale"])
