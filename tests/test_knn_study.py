@@ -18,10 +18,11 @@ import neuralsort.torch as ns
 from neuralsort.experiments import cli, embeddings, files, images, knn, paper, report, tables
 from neuralsort.experiments.data import SPLITS
 from neuralsort.experiments.images import Augmentation, Images, load_images
-from neuralsort.experiments.knn import KNNConfig, KNNStudy, Votes
+from neuralsort.experiments.knn import KNNConfig, KNNStudy
 from neuralsort.experiments.plan import ConfigError
 from neuralsort.experiments.reproduction import runs
 from neuralsort.experiments.study import evaluate, run
+from neuralsort.experiments.votes import Votes
 
 NEEDS_DATA = pytest.mark.skipif(
     "NEURALSORT_DATA" not in os.environ, reason="NEURALSORT_DATA is not set"

@@ -3,26 +3,21 @@
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-import neuralsort.torch as ns
-from neuralsort.neighbors import Index
-
 from . import embeddings
-from .images import CLASSES, Augmentation, Images, load_images, png
+from .images import Augmentation, Images, load_images
 from .intervals import wilson
+from .objectives import Classification, Fixed, NeighbourLoss, Reconstruction
 from .options import StudyConfig
 from .plan import ConfigError, Plan
 from .randomness import generator_for, seed_for
 from .study import Tested
+from .votes import KS, Votes, embed, pictures, project
 
 NEURALSORT = ("neuralsort", "stochastic_neuralsort")
 UNTRAINED = ("pixels", "pca")
-
-KS = (1, 3, 5, 9)
-"""The numbers of neighbours that validation chooses from."""
 
 SAMPLES = {"paper": 5, "fast": 2}
 """Of Plackett-Luce for every query."""
@@ -32,8 +27,8 @@ FAST_TAU = 1.0
 VALIDATION_INDEX = 10_000
 """Training images that neighbours are looked for among while training; in tests it is all."""
 
-PROJECTED, QUERIES, NEIGHBOURS = 1_000, 6, 6
-"""What a line keeps for figures: points of the projection, queries, and neighbours of each."""
+PROJECTED = 1_000
+"""Points of the projection that a line keeps for a figure."""
 
 
 @dataclass(frozen=True)
@@ -50,125 +45,6 @@ class KNNConfig(StudyConfig):
     """Neighbours that the loss counts."""
 
     sizes: ClassVar[tuple[str, ...]] = ("k",)
-
-
-# -- models: the loss, and the embedding -----------------------------------------------------------
-
-
-class NeighbourLoss(nn.Module):
-    """The loss of soft neighbours.
-
-    Args:
-        network: Images to points.
-        k: Neighbours that count.
-        tau: Temperature.
-        samples: Of Plackett-Luce for every query; None sorts without noise.
-        augment: What training does to images.
-        halves: Whether the first half of a batch are queries and the second their candidates, as
-            in the paper; else every image is both, though never its own candidate.
-        logarithm: Whether to take minus the log of the share of good neighbours, in place of minus
-            the share: queries that go wrong then pull harder than those that are nearly right.
-    """
-
-    def __init__(
-        self,
-        network: nn.Module,
-        *,
-        k: int,
-        tau: float,
-        samples: int | None,
-        augment: Augmentation,
-        halves: bool,
-        logarithm: bool,
-    ) -> None:
-        super().__init__()
-        self.network, self.augment = network, augment
-        self.neighbours = ns.nn.DifferentiableKNN(k, tau=tau, samples=samples)
-        self.k, self.halves, self.logarithm = k, halves, logarithm
-
-    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
-        """`(B, channels, height, width), (B,) -> ()`."""
-        points = self.embed(self.augment(images))
-        if self.halves:
-            middle = len(points) // 2
-            queries, candidates = points[:middle], points[middle:]
-            same, mask = labels[:middle].unsqueeze(-1) == labels[middle:], None
-        else:
-            queries = candidates = points
-            same = labels.unsqueeze(-1) == labels
-            mask = ~torch.eye(len(points), dtype=torch.bool, device=points.device)
-        P = self.neighbours.neighbours(queries, candidates, mask=mask)
-        loss = ns.knn_loss(P, same, k=self.k, mask=mask, reduction="none")
-        return (-(-loss).clamp_min(1e-6).log() if self.logarithm else loss).mean()
-
-    def embed(self, images: Tensor) -> Tensor:
-        """Points, in which neighbours are looked for."""
-        return self.network(images)
-
-
-class Reconstruction(nn.Module):
-    """The squared error of an autoencoder; points are its encodings.
-
-    Args:
-        autoencoder: With an `encoder`.
-    """
-
-    def __init__(self, autoencoder: Any) -> None:
-        super().__init__()
-        self.autoencoder = autoencoder
-
-    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
-        """`(B, channels, height, width), (B,) -> ()`."""
-        return (self.autoencoder(images) - images).square().mean()
-
-    def embed(self, images: Tensor) -> Tensor:
-        """Points, in which neighbours are looked for."""
-        return self.autoencoder.encoder(images).flatten(1)
-
-
-class Classification(nn.Module):
-    """The cross-entropy of the same network with a layer of logits on top.
-
-    Args:
-        network: Images to points.
-        outputs: Numbers per point.
-        scale: Of the points before the layer, for those of length 1.
-        augment: What training does to images.
-    """
-
-    def __init__(
-        self, network: nn.Module, outputs: int, *, scale: float, augment: Augmentation
-    ) -> None:
-        super().__init__()
-        self.network, self.scale, self.augment = network, scale, augment
-        self.head = nn.Linear(outputs, CLASSES)
-
-    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
-        """`(B, channels, height, width), (B,) -> ()`."""
-        return nn.functional.cross_entropy(self.embed(self.augment(images)), labels)
-
-    def embed(self, images: Tensor) -> Tensor:
-        """Logits."""
-        return self.head(self.scale * self.network(images))
-
-
-class Fixed(nn.Module):
-    """An embedding without anything to train.
-
-    Args:
-        network: Images to points.
-    """
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def embed(self, images: Tensor) -> Tensor:
-        """Points, in which neighbours are looked for."""
-        return self.network(images)
-
-
-# -- the task --------------------------------------------------------------------------------------
 
 
 class ImageTask:
@@ -213,65 +89,6 @@ class ImageTask:
         index = self.train[some]
         votes = Votes.count(model, index, self.validation)
         return {"accuracy": votes.accuracy(min(self.config.k, KS[-1]), "uniform")}
-
-
-@dataclass(frozen=True)
-class Votes:
-    """The nearest training images of every query.
-
-    Attributes:
-        distances: `(q, KS[-1])`.
-        indices: `(q, KS[-1])`.
-        known: `(q, KS[-1])`. Labels of the neighbours.
-        labels: `(q,)`. Labels of the queries.
-    """
-
-    distances: np.ndarray
-    indices: np.ndarray
-    known: np.ndarray
-    labels: np.ndarray
-
-    @classmethod
-    def count(
-        cls, model: Any, index: Images, queries: Images, augment: Augmentation | None = None
-    ) -> "Votes":
-        """Embeds both and looks for neighbours."""
-        return cls.of(embed(model, index, augment), index, embed(model, queries, augment), queries)
-
-    @classmethod
-    def of(cls, points: np.ndarray, index: Images, asked: np.ndarray, queries: Images) -> "Votes":
-        """Looks for the neighbours of points that are embedded already."""
-        distances, indices = Index(points, kind="torch").query(asked, KS[-1])
-        labels = index.labels.numpy()
-        return cls(distances, indices, labels[indices], queries.labels.numpy())
-
-    def predictions(self, k: int, weights: str) -> np.ndarray:
-        """The label with the most votes of the k nearest; of several, the smallest."""
-        shares = np.ones_like(self.distances[:, :k])
-        if weights == "distance":
-            shares = 1 / np.maximum(self.distances[:, :k], 1e-12)
-        votes = np.zeros((len(self.labels), CLASSES))
-        np.add.at(votes, (np.arange(len(votes))[:, None], self.known[:, :k]), shares)
-        return votes.argmax(1)
-
-    def accuracy(self, k: int, weights: str) -> float:
-        """The share of queries whose label wins."""
-        return float((self.predictions(k, weights) == self.labels).mean())
-
-
-@torch.no_grad()
-def embed(model: Any, images: Images, augment: Augmentation | None = None) -> np.ndarray:
-    """Points of images, averaged over the views that a test looks at."""
-    like = next(model.parameters(), torch.empty(0))
-    parts = []
-    for start in range(0, len(images), 250):
-        floats = images[start : start + 250].floats().to(like)
-        views = [floats] if augment is None else augment.views(floats)
-        parts.append(torch.stack([model.embed(view) for view in views]).mean(0).cpu())
-    return torch.cat(parts).float().numpy()
-
-
-# -- the study -------------------------------------------------------------------------------------
 
 
 FAST_WIDTH = {"digits": 8, "mnist": 16, "fashion-mnist": 24, "cifar10": 32}
@@ -434,37 +251,3 @@ class KNNStudy:
 def _stride(images: Images) -> int:
     """The step that leaves about as many images as figures show."""
     return max(1, len(images) // PROJECTED)
-
-
-def project(points: np.ndarray) -> list[list[float]]:
-    """Points in the plane that have much the same neighbours, by t-SNE, scaled to [0, 1]."""
-    from sklearn.manifold import TSNE
-
-    perplexity = min(30, (len(points) - 1) / 3)
-    flat = TSNE(init="pca", perplexity=perplexity, random_state=0).fit_transform(points)
-    low, high = flat.min(0), flat.max(0)
-    return np.round((flat - low) / (high - low), 3).tolist()
-
-
-def pictures(found: Votes, k: int, weights: str, images: dict[str, Images]) -> list[dict[str, Any]]:
-    """A few test images with their nearest training images: half of them wrong, if there are."""
-    wrong = found.predictions(k, weights) != found.labels
-    half = min(QUERIES // 2, int(wrong.sum()))
-    spread = np.linspace(0, len(wrong) - 1, 50).astype(int)  # over all classes
-    right = [int(i) for i in spread if not wrong[i]]
-    step = max(1, len(right) // (QUERIES - half))
-    rows = [*right[::step][: QUERIES - half], *np.flatnonzero(wrong)[:half].tolist()]
-    return [
-        {
-            "label": int(found.labels[row]),
-            "image": png(images["test"].pixels[row]),
-            "neighbours": [
-                {
-                    "label": int(images["train"].labels[i]),
-                    "image": png(images["train"].pixels[i]),
-                }
-                for i in found.indices[row, :NEIGHBOURS].tolist()
-            ],
-        }
-        for row in rows
-    ]
