@@ -353,6 +353,54 @@ def test_a_list_of_infinities_only(method, form):
     torch.testing.assert_close(P.to_dense(), expected)
 
 
+@each_method
+def test_infinite_scores_get_no_gradient(method, form):
+    scores = torch.tensor([[-INF] * 4, [INF, 1.0, -INF, -INF]], requires_grad=True)
+    value = (method.relax(scores, tau=1e-3).to_dense() * torch.randn(4, 4)).sum()
+    (gradient,) = torch.autograd.grad(value, scores)
+    assert (gradient[scores.isinf()] == 0).all()
+
+
+@each_method
+def test_a_straight_through_sort_beside_infinities(method, form):
+    """Values are sorted exactly, gradients are those of the soft sort."""
+    scores = torch.tensor([1.0, -INF, 2.0, INF], requires_grad=True)
+    P = method.relax(scores, tau=1.0)
+    hard = P.straight_through().sort(scores.detach())
+    assert hard.tolist() == [INF, 2.0, 1.0, -INF]
+    (gradient,) = torch.autograd.grad(hard[1], scores, retain_graph=True)
+    (expected,) = torch.autograd.grad(P.sort(scores.detach())[1], scores)
+    assert_near(gradient, expected, 1e-6)
+    assert gradient.abs().sum() > 0
+
+
+# -- offsets ---------------------------------------------------------------------------------------
+
+
+@each_method
+@pytest.mark.parametrize("offset", [1e4, 1e7, -1e7])
+def test_an_offset_costs_the_soft_sort_no_digits(method, form, offset):
+    """The gradient in float32 of values far from 0; they are whole, so the offset is exact."""
+    scores = offset + torch.tensor([0.0, 1.0, 2.0, 5.0, 3.0])
+    weight = torch.tensor([1.0, 2.0, -1.0, 3.0, 0.5], dtype=torch.float64)
+    found = {}
+    for dtype in (torch.float32, torch.float64):
+        x = scores.to(dtype).requires_grad_()
+        y = method.relax(x, tau=1.0).sort(x)
+        found[dtype] = y, torch.autograd.grad(y.double() @ weight, x)[0]
+    (y, gradient), (exact, expected) = found.values()
+    assert_near(y, exact, 2e-7)
+    assert_near(gradient, expected, 5e-6)
+
+
+@each_method
+def test_soft_sort_keeps_the_digits_of_small_values(method, form):
+    x = torch.tensor([1e4, 1e-4, 30.0, 2e-4])
+    torch.testing.assert_close(
+        method.relax(x, tau=1e-12).sort(x), x.sort(descending=True).values, rtol=3e-7, atol=0
+    )
+
+
 # -- NaN -------------------------------------------------------------------------------------------
 
 

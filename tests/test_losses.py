@@ -388,6 +388,29 @@ def test_tied_tiny_and_enormous_scores_stay_finite(loss, scale, form):
     assert gradient(value.sum(), scores).isfinite().all()
 
 
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
+        (ns.ranknet_loss, [1 / 3, 0.0, -1 / 3]),
+        (functools.partial(ns.kendall_loss, tau=1.0), [2 / 3, 0.0, -2 / 3]),
+    ],
+)
+def test_tied_scores_are_pulled_apart(loss, expected):
+    """A scorer that starts at 0 for every item must be able to learn."""
+    scores = torch.zeros(3, requires_grad=True)
+    found = gradient(loss(scores, torch.arange(3)), scores)
+    torch.testing.assert_close(found, torch.tensor(expected))
+
+
+def test_approx_ndcg_at_tied_scores_has_the_slope_it_has_nearby():
+    relevance = torch.arange(3)
+    loss = functools.partial(ns.approx_ndcg, relevance=relevance, tau=1.0)
+    scores = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    step = 1e-6 * torch.eye(3, dtype=torch.float64)
+    slopes = torch.stack([(loss(s) - loss(-s)) / 2e-6 for s in step])
+    torch.testing.assert_close(gradient(loss(scores), scores), slopes, rtol=1e-6, atol=1e-9)
+
+
 @pytest.mark.parametrize("n", [5, 600])
 def test_spearman_loss_of_tied_values_is_one_without_gradient(n):
     """Where the correlation jumps, rounding must not become a direction."""

@@ -172,7 +172,7 @@ def test_ndcg_of_enormous_relevance():
     assert metrics.ndcg(scores, relevance).item() == pytest.approx(found / ideal, rel=1e-6)
 
 
-@pytest.mark.parametrize("metric", [*ON_RELEVANCE, metrics.spearman])
+@pytest.mark.parametrize("metric", [*ON_RELEVANCE, metrics.spearman, metrics.kendall_tau])
 def test_a_nan_spoils_its_own_list_only(metric):
     scores, relevance = ranked(3, 5)
     relevance[:, 0], relevance[:, 1] = 1, 0

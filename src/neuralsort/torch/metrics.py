@@ -285,6 +285,9 @@ def kendall_tau(
     Time and memory: O(n^2).
     """
     x, target, mask = _ranked("kendall_tau", "x", "target", x, target, mask)
+    unknown = (x != x) | (target != target)  # NaN, which stands in no order
+    if mask is not None:
+        unknown = unknown & mask
     signs = []
     for values in (x, target):
         sign = (values.unsqueeze(-1) > values.unsqueeze(-2)).to(working(x.dtype))
@@ -295,4 +298,4 @@ def kendall_tau(
     a, b = signs
     spread = (a.square().sum((-1, -2)) * b.square().sum((-1, -2))).sqrt()
     value = torch.where(spread == 0, 0.0, (a * b).sum((-1, -2)) / spread)
-    return reduced(value, reduction)
+    return reduced(value.masked_fill(unknown.any(-1), torch.nan), reduction)

@@ -311,6 +311,11 @@ class StraightThrough(HardPermutation):
     def _transposed(self, y: Tensor) -> Tensor:
         return _add_gradient(super()._transposed(y), self._soft._transposed(y.detach()))
 
+    def sort(self, x: Tensor) -> Tensor:
+        x = _checks.list_values(x, self.shape, "P.sort(x)")
+        hard = HardPermutation(self.permutation(), self._n, self.dtype).sort(x)
+        return _add_gradient(hard, self._soft.sort(x.detach()))
+
     def _rank(self) -> Tensor:
         return straight_through(super()._rank(), self._soft._rank())
 

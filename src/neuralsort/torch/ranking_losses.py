@@ -297,7 +297,8 @@ def _differences(x: Tensor, tau: float | Tensor, mask: Tensor | None) -> Tensor:
     x = x.to(working(x.dtype))
     x = x if mask is None else x.masked_fill(~mask, 0.0)
     a, b = x.unsqueeze(-1), x.unsqueeze(-2)
-    return torch.where(a == b, 0.0, a - b) / tau  # also between equal infinities
+    # Equal infinities are a tie, but one without a gradient: inf - inf has none.
+    return torch.where((a == b) & a.isinf(), 0.0, a - b) / tau
 
 
 def _mean_over_decided(cost: Tensor, order: Tensor, mask: Tensor | None) -> Tensor:

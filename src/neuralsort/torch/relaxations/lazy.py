@@ -126,10 +126,13 @@ class ScorePermutation(RelaxedPermutation):
             low take no part in any other place, so whatever `x` holds for them stays there.
         """
         x = _checks.list_values(x, self.shape, "P.sort(x)")
-        o = self._ordered
-        alone = o.scores.isinf() & ~x.isfinite()
+        if not self._ordered.n:
+            return super().sort(x)
+        apart = self._ordered.scores.isinf()
+        alone = apart & ~x.isfinite()
         batch = alone.shape[:-1]
-        soft = super().sort(torch.where(alone, 0.0, x))
+        common = _common_offset(x.detach(), apart)
+        soft = super().sort(torch.where(alone, 0.0, x - common)) + common.to(self._dtype)
         perm = self.permutation().expand(*batch, self._rows)
         own = x.expand(alone.shape).gather(-1, perm).to(soft.dtype)
         return torch.where(alone.gather(-1, perm), own, soft)
@@ -208,3 +211,15 @@ class ScorePermutation(RelaxedPermutation):
             return super()._entropy()
         entropy = self._engine().entropy().reshape(self._ordered.perm.shape)
         return entropy[..., : self._rows] + self._ordered.poison().to(entropy.dtype)
+
+
+def _common_offset(x: Tensor, apart: Tensor) -> Tensor:
+    """What all values that mix have in common, `(..., 1)`; 0 if they lie on both sides of 0.
+
+    Rows sum to 1, so an offset may be taken out and put back. In the gradient to the scores it
+    would cancel, and cost digits. It is the value nearest to 0: no result loses any.
+    """
+    low = torch.where(apart, torch.inf, x).amin(-1, keepdim=True)
+    high = torch.where(apart, -torch.inf, x).amax(-1, keepdim=True)
+    common = low.clamp(min=0) + high.clamp(max=0)
+    return torch.where(common.isfinite(), common, 0.0)

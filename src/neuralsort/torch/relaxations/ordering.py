@@ -69,7 +69,8 @@ class Ordered:
         """Sorted scores, `(..., n)`."""
         values, perm, _ = self._sort()
         if self.differentiable and not values.requires_grad:  # sorted when gradients were off
-            return self.scores.gather(-1, perm)
+            values = self.scores.gather(-1, perm)
+            return torch.where(values.isinf(), values.detach(), values)
         return values
 
     @property
@@ -95,6 +96,8 @@ class Ordered:
         if self._sorted is not None:
             return self._sorted
         values, perm = torch.sort(self.scores, dim=-1, descending=True, stable=True)
+        if values.requires_grad:  # infinite scores stay where they are, whatever the gradient
+            values = torch.where(values.isinf(), values.detach(), values)
         absent = None
         if self.mask is not None:  # after the items at -inf
             absent, last = torch.sort(~self.mask.gather(-1, perm), dim=-1, stable=True)
