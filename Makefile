@@ -11,7 +11,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 READY := .venv/.ready-$(EXTRAS)
 READY_BENCH := .venv/.ready-bench
-OTHER_FRAMEWORKS := tests/test_jax_*.py tests/test_tf_*.py tests/test_parity.py \
+OTHER_FRAMEWORKS := tests/test_jax_*.py tests/test_tf_*.py tests/test_parity*.py \
 	src/neuralsort/jax/* src/neuralsort/tf/* docs/frameworks.md
 
 .DEFAULT_GOAL := help

@@ -1,6 +1,8 @@
 """Settings of the whole suite: seeds, hypothesis, tolerances, and the form each list takes."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 # The newest instruction sets round differently in oneDNN; must be set before torch is imported.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
@@ -64,6 +66,32 @@ def _seed():
 def form(request):
     """Runs the test once with every list dense and once with none."""
     with in_form(request.param):
+        yield request.param
+
+
+@contextmanager
+def _jax_precision(double: bool) -> Iterator[None]:
+    """Runs JAX in float64 or float32, and leaves it as it was."""
+    config = pytest.importorskip("jax").config
+    before = config.jax_enable_x64
+    config.update("jax_enable_x64", double)
+    try:
+        yield
+    finally:
+        config.update("jax_enable_x64", before)
+
+
+@pytest.fixture
+def x64():
+    """JAX computes in float64."""
+    with _jax_precision(True):
+        yield
+
+
+@pytest.fixture(params=["float32", "float64"])
+def dtype(request):
+    """The name of a dtype, which JAX can hold while the test runs."""
+    with _jax_precision(request.param == "float64"):
         yield request.param
 
 

@@ -43,6 +43,14 @@ class Method:
         """P(c s; c^homogeneity tau) = P(s; tau)."""
         return self.registered.homogeneity
 
+    def relaxation_of(self, package: Any) -> Callable[..., Any] | None:
+        """The same function with the same options in another package, where it is there."""
+        function, options = self.registered.function, {}
+        if isinstance(function, functools.partial):
+            function, options = function.func, function.keywords
+        there = getattr(package, function.__name__, None)
+        return there and functools.partial(there, **options)
+
     def relax(self, scores: Tensor, **options: Any) -> ns.RelaxedPermutation:
         return self.registered.function(scores, **options)
 

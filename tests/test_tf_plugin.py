@@ -1,12 +1,16 @@
-"""The TensorFlow plug-in: laws, eager and compiled, samplers, and the Keras layer."""
+"""The TensorFlow plug-in: order, precision, inputs and samplers, eager and compiled."""
 
-import itertools
 import os
+from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
+from scipy import stats
 
 from tests import oracle
+from tests.methods import neuralsort_formula
+from tests.rankings import LOGITS, RANKINGS, frequencies
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 tf = pytest.importorskip("tensorflow")
@@ -48,24 +52,50 @@ def test_the_peak_of_every_row_is_the_sorted_item():
     np.testing.assert_array_equal(own, tf.reduce_max(P, -1))
 
 
+def exact_rows(scores, tau, rows):
+    """Rows of the matrix in exact arithmetic up to the exponential, items in sorted order."""
+    s, n = [Fraction(float(x)) for x in sorted(scores, reverse=True)], len(scores)
+    before, total = [Fraction(0)], sum(s)
+    for x in s:
+        before.append(before[-1] + x)
+    spread = [2 * before[j] - total + (n - 2 * j) * s[j] for j in range(n)]
+    for i in rows:
+        logits = [((n - 1 - 2 * i) * s[j] - spread[j]) / Fraction(tau) for j in range(n)]
+        peak = max(logits)
+        weights = np.exp([max(float(logit - peak), -1e3) for logit in logits])
+        yield weights / weights.sum()
+
+
+@pytest.mark.parametrize(("unit", "offset", "tau"), [(1e-12, 0.0, 1e-12), (2e-3, 1e4, 0.01)])
+def test_long_lists_in_float64_are_exact(unit, offset, tau):
+    rng = np.random.default_rng(0)
+    scores = offset + rng.permutation(np.cumsum(rng.uniform(size=2000)) * unit)
+    perm = ns.permutation(scores).numpy()
+    P = ns.neuralsort(scores, tau=tau).numpy()[:, perm]
+    np.testing.assert_array_equal(P.argmax(-1), range(2000))
+    rows = (0, 7, 1000, 1998)
+    for i, wanted in zip(rows, exact_rows(scores, tau, rows), strict=True):
+        np.testing.assert_allclose(P[i], wanted, rtol=0, atol=1e-12)
+
+
 @MODE
 def test_values_and_gradients_in_every_mode(mode):
     upstream = np.random.default_rng(1).normal(size=(3, 7, 7)).astype(np.float32)
 
-    def loss(scores):
-        return tf.reduce_sum(ns.neuralsort(scores, tau=0.5) * upstream)
-
     def step(scores):
         with tf.GradientTape() as tape:
             tape.watch(scores)
-            value = loss(scores)
-        return ns.neuralsort(scores, tau=0.5), tape.gradient(value, scores)
+            P = ns.neuralsort(scores, tau=0.5)
+            value = tf.reduce_sum(P * upstream)
+        return P, tape.gradient(value, scores)
 
     P, grad = mode(step)(tf.constant(SCORES))
-    eager = gradient(loss, SCORES)[0]
     for row, scores in zip(P, SCORES, strict=True):
         np.testing.assert_allclose(row, oracle.neuralsort(scores, 0.5), atol=1e-6)
-    np.testing.assert_allclose(grad, eager, rtol=1e-5, atol=1e-5)
+    s = torch.tensor(SCORES, dtype=torch.float64, requires_grad=True)
+    (torch.softmax(neuralsort_formula(s) / 0.5, -1) * torch.tensor(upstream)).sum().backward()
+    wanted = s.grad.numpy()
+    assert np.abs(grad - wanted).max() <= 1e-6 * np.abs(wanted).max()
 
 
 def test_unknown_batch_sizes_can_be_traced():
@@ -103,6 +133,29 @@ def test_a_nan_spoils_its_own_list(mode):
     for found, wanted in zip(run(tf.constant(scores)), run(tf.constant(SCORES)), strict=True):
         assert np.isnan(found[1]).all()
         np.testing.assert_array_equal(found.numpy()[others], wanted.numpy()[others])
+
+
+@MODE
+def test_nan_comes_first_and_minus_zero_is_zero(mode):
+    nan, inf = float("nan"), float("inf")
+    scores = tf.constant([[1.0, nan, 3.0, inf, nan, -inf], [0.0, -0.0, 1.0, -0.0, 0.0, nan]])
+    wanted = [[1, 4, 3, 2, 0, 5], [5, 2, 0, 1, 3, 4]]  # as torch.argsort, stable and descending
+    np.testing.assert_array_equal(mode(ns.permutation)(scores), wanted)
+    hard = mode(lambda s: ns.neuralsort(s, tau=0))(scores)
+    np.testing.assert_array_equal(hard, np.eye(6)[wanted])
+
+
+@MODE
+def test_an_endless_temperature_blends_all_and_a_wrong_one_is_nan(mode):
+    sort = mode(lambda s, tau: ns.neuralsort(s, tau=tau))
+    scores = tf.constant([1.0, 3.0, 2.0])
+    np.testing.assert_allclose(sort(scores, tf.constant(float("inf"))), np.full((3, 3), 1 / 3))
+    for tau in (-1.0, float("nan")):
+        assert np.isnan(sort(scores, tf.constant(tau))).all()
+
+
+def test_lists_without_items_have_matrices_without_rows():
+    assert ns.neuralsort(tf.zeros((2, 0))).shape == (2, 0, 0)
 
 
 def test_temperature_zero_is_the_hard_permutation():
@@ -163,10 +216,67 @@ def test_straight_through_is_hard_forward_and_soft_backward():
     np.testing.assert_array_equal(ns.straight_through(hard, tf.constant([0.2, 0.8])), hard)
 
 
-# -- distributions ---------------------------------------------------------------------------------
+# -- inputs ----------------------------------------------------------------------------------------
 
-LOGITS = [0.3, -0.7, 1.1, 0.0]
-RANKINGS = list(itertools.permutations(range(4)))
+
+@pytest.mark.parametrize("kind", ["array", "list", "variable", "keras variable"])
+def test_scores_may_be_arrays_lists_and_variables(kind):
+    make = {
+        "array": np.asarray,
+        "list": np.ndarray.tolist,
+        "variable": tf.Variable,
+        "keras variable": keras.Variable,
+    }
+    wanted = ns.neuralsort(tf.constant(SCORES), tau=0.5)
+    np.testing.assert_array_equal(ns.neuralsort(make[kind](SCORES), tau=0.5), wanted)
+    tau = np.full((3, 1), 0.5, np.float32)
+    if kind != "list":
+        np.testing.assert_array_equal(ns.neuralsort(SCORES, tau=make[kind](tau)), wanted)
+
+
+def test_a_keras_variable_as_temperature_has_gradients():
+    tau = keras.Variable(0.5)
+    with tf.GradientTape() as tape:
+        value = ns.neuralsort(SCORES, tau=tau)[0, 0, 0]
+    assert float(tape.gradient(value, tau.value)) != 0.0
+
+
+BAD_INPUTS = {
+    "ragged": (TypeError, "lists of one length", lambda: ns.neuralsort([[1.0], [1.0, 2.0]])),
+    "symbolic": (TypeError, "use the layer", lambda: ns.neuralsort(keras.Input((3,)))),
+    "list of integers": (TypeError, "floating-point.*int32", lambda: ns.neuralsort([1, 2])),
+    "one seed": (TypeError, "two integers.*shape \\(\\)", lambda: ns.sample_gumbel((2,), seed=3)),
+    "real seed": (TypeError, "two integers", lambda: ns.sample_gumbel((2,), seed=(0.5, 1.0))),
+    "text": (TypeError, "two integers", lambda: ns.sample_gumbel((2,), seed="ab")),
+    "batch": (
+        ValueError,
+        "broadcasts against \\(2,\\)",
+        lambda: ns.PlackettLuce(tf.zeros((2, 3))).log_prob(tf.zeros((4, 3), tf.int32)),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_INPUTS)
+def test_errors_say_what_was_expected(case):
+    kind, match, call = BAD_INPUTS[case]
+    with pytest.raises(kind, match=match):
+        call()
+
+
+def test_lists_of_unknown_length_can_be_traced_but_not_of_unknown_rank():
+    sort = tf.function(lambda s, tau: ns.neuralsort(s, tau=tau))
+    known = tf.TensorSpec([None, None]), tf.TensorSpec([None, None])
+    traced = sort.get_concrete_function(*known)
+    tau = tf.fill([3, 1], 0.5)
+    wanted = ns.neuralsort(SCORES, tau=0.5)
+    np.testing.assert_allclose(traced(tf.constant(SCORES), tau), wanted, atol=1e-6)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Unable to broadcast"):
+        traced(tf.constant(SCORES), tf.ones([1, 7]))
+    with pytest.raises(ValueError, match="known number of dimensions"):
+        sort.get_concrete_function(tf.TensorSpec(None), tf.TensorSpec([]))
+
+
+# -- distributions ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("places", [4, 2, 1])
@@ -175,6 +285,52 @@ def test_log_prob_is_the_oracle_s(places):
     rankings = tf.constant([z[:places] for z in RANKINGS])
     wanted = [oracle.plackett_luce_log_prob(LOGITS, z[:places]) for z in RANKINGS]
     np.testing.assert_allclose(model.log_prob(rankings), wanted, atol=1e-12)
+
+
+def test_masked_log_prob_is_that_of_the_present_items():
+    logits = tf.constant([[0.3, np.nan, 1.1, 0.0], [0.3, 1.0, 1.1, 0.0]], tf.float64)
+    mask = tf.constant([[True, False, True, True], [False] * 4])
+    rankings = tf.constant([[2, 0, 3, -7], [9, 9, 9, 9]])  # places beyond the present do not count
+    wanted = [oracle.plackett_luce_log_prob([0.3, 1.1, 0.0], [1, 0, 2]), 0.0]
+
+    def total(logits):
+        return ns.PlackettLuce(logits).log_prob(rankings, mask=mask)
+
+    np.testing.assert_allclose(total(logits), wanted, atol=1e-12)
+    (grad,) = gradient(total, logits)
+    assert (grad.numpy()[~mask.numpy()] == 0).all()
+    assert np.isfinite(grad).all()
+    samples = ns.PlackettLuce(logits).sample((50,), mask=mask, seed=(0, 1)).numpy()
+    assert (np.sort(samples[:, 0, :3]) == [0, 2, 3]).all()
+    np.testing.assert_array_equal(samples[:, 1], np.tile(range(4), (50, 1)))
+
+
+BAD_RANKINGS = {
+    "repeats": ([0, 0, 0, 0], None),
+    "beyond": ([0, 1, 2, 4], None),
+    "negative": ([-1], None),
+    "absent": ([0, 1, 2], [True, False, True, True]),
+}
+
+
+@MODE
+@pytest.mark.parametrize("case", BAD_RANKINGS)
+def test_rankings_that_are_none_raise_or_give_nan(case, mode):
+    ranking, mask = BAD_RANKINGS[case]
+    call = mode(lambda z: ns.PlackettLuce(tf.constant(LOGITS)).log_prob(z, mask=mask))
+    if mode is MODES["eager"]:
+        with pytest.raises(ValueError, match="must list distinct items, from 0 to 3"):
+            call(tf.constant(ranking))
+    else:
+        assert np.isnan(call(tf.constant(ranking)))
+
+
+def test_rankings_longer_than_the_list_give_nan_where_no_shape_tells():
+    spec = tf.TensorSpec([None], tf.int32)
+    model = ns.PlackettLuce(tf.constant(LOGITS))
+    log_prob = tf.function(model.log_prob, input_signature=[spec])
+    assert np.isnan(log_prob(tf.constant([0, 1, 2, 3, 0])))
+    np.testing.assert_allclose(log_prob(tf.constant([0, 1])), model.log_prob([0, 1]))
 
 
 @MODE
@@ -199,10 +355,20 @@ def test_samples_follow_the_distribution(what):
     else:
         P = ns.stochastic_neuralsort(logits, tau=0.5, samples=count, seed=(2, 3))
         samples = tf.argmax(P, -1).numpy()
-    code = samples @ 4 ** np.arange(4)
-    found = np.array([(code == np.dot(z, 4 ** np.arange(4))).mean() for z in RANKINGS])
-    p = np.exp([oracle.plackett_luce_log_prob(LOGITS, z) for z in RANKINGS])
-    assert (np.abs(found - p) < 4.5 * np.sqrt(p * (1 - p) / count)).all()
+    found, p, error = frequencies(samples)
+    assert (np.abs(found - p) < 4.5 * error).all()
+
+
+@pytest.mark.parametrize(("offset", "dtype"), [(1e8, tf.float32), (1e4, tf.bfloat16)])
+def test_an_offset_does_not_swallow_the_noise(offset, dtype):
+    P = ns.stochastic_neuralsort(tf.fill([4], tf.cast(offset, dtype)), samples=4000, seed=(0, 1))
+    first = np.bincount(tf.argmax(P[:, 0], -1).numpy(), minlength=4) / 4000
+    assert (np.abs(first - 0.25) < 4.5 * np.sqrt(0.25 * 0.75 / 4000)).all()
+
+
+def test_noise_follows_the_gumbel_distribution():
+    draws = ns.sample_gumbel((20_000,), dtype=tf.float64, seed=(0, 1)).numpy()
+    assert stats.kstest(draws, "gumbel_r").pvalue > 0.01
 
 
 def test_seeds_decide_and_the_global_generator_goes_on():
@@ -210,35 +376,3 @@ def test_seeds_decide_and_the_global_generator_goes_on():
     np.testing.assert_array_equal(draw((5,), seed=(0, 1)), draw((5,), seed=(0, 1)))
     assert (draw((5,)).numpy() != draw((5,)).numpy()).any()
     assert draw((2,), dtype=tf.bfloat16).dtype == tf.bfloat16
-
-
-# -- Keras -----------------------------------------------------------------------------------------
-
-
-def test_a_model_with_the_layer_fits_saves_loads_and_predicts(tmp_path):
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(64, 5, 3)).astype(np.float32)
-    order = np.argsort(-x.sum(-1), -1)
-    target = np.eye(5, dtype=np.float32)[order]
-    keras.utils.set_random_seed(0)
-    inputs = keras.Input((5, 3))
-    scores = keras.layers.Reshape((5,))(keras.layers.Dense(1)(inputs))
-    model = keras.Model(inputs, ns.NeuralSort(tau=0.5)(scores))
-    model.compile("adam", keras.losses.CategoricalCrossentropy())
-    history = model.fit(x, target, epochs=8, batch_size=16, verbose=0).history["loss"]
-    assert history[-1] < history[0]
-    before = model.predict(x, verbose=0)
-    assert before.shape == (64, 5, 5)
-    path = tmp_path / "sorter.keras"
-    model.save(path)
-    loaded = keras.models.load_model(path)
-    np.testing.assert_array_equal(loaded.predict(x, verbose=0), before)
-    assert loaded.layers[-1].tau == 0.5
-
-
-def test_layer_options_are_checked_and_kept():
-    layer = ns.NeuralSort(tau=0.25, name="sorter")
-    again = ns.NeuralSort.from_config(layer.get_config())
-    assert (again.tau, again.name) == (0.25, "sorter")
-    with pytest.raises(ValueError, match="not negative"):
-        ns.NeuralSort(tau=-1.0)

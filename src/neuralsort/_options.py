@@ -1,44 +1,65 @@
 """Rules for plain Python options, the same in every backend: one message each."""
 
 import math
+import operator
 from collections.abc import Callable, Mapping
 from numbers import Real
 
 
+def _number(name: str, value: object, expected: str, remedy: str) -> float:
+    """A real number of any make, NumPy's too; a bool is none."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"`{name}` expects {expected}, got {type(value).__name__}. {remedy}")
+    return float(value)
+
+
+def _whole(name: str, value: object, expected: str, remedy: str) -> int:
+    """A whole number of any make that can index a list; a bool is none."""
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)  # pyright: ignore[reportArgumentType]
+    except TypeError:
+        pass  # said below, in our words
+    raise TypeError(f"`{name}` expects {expected}, got {type(value).__name__}. {remedy}")
+
+
 def temperature(value: float) -> float:
     """A number for `tau`, not negative."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(
-            f"`tau` expects a number or a tensor, got {type(value).__name__}. "
-            "Pass a float such as 1.0, or a tensor without dimensions to learn it."
-        )
+    value = _number(
+        "tau",
+        value,
+        "a number or a tensor",
+        "Pass a float such as 1.0, or a tensor without dimensions to learn it.",
+    )
     if math.isnan(value) or value < 0 or math.isinf(value):
         raise ValueError(
             f"`tau` must be a finite number that is not negative, got {value}. "
             "Use tau=0 for the hard permutation, a positive number to relax it."
         )
-    return float(value)
+    return value
 
 
 def power(value: float) -> float:
     """The exponent of SoftSort's distance."""
+    value = _number("power", value, "the number 1 or 2", "It must be known beforehand.")
     if value not in (1, 2):
         raise ValueError(
-            f"`power` must be 1 or 2, got {value!r}. Power 1 is the absolute difference of scores, "
+            f"`power` must be 1 or 2, got {value}. Power 1 is the absolute difference of scores, "
             "power 2 its square."
         )
-    return float(value)
+    return value
 
 
 def bandwidth(value: int | None) -> int | None:
     """How many ranks to either side a row may reach."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(
-            f"`bandwidth` expects an int or None, got {type(value).__name__}. "
-            "Pass a number of ranks, which must be known when the function is traced."
-        )
+    value = _whole(
+        "bandwidth",
+        value,
+        "an int or None",
+        "Pass a number of ranks, which must be known when the function is traced.",
+    )
     if value < 1:
         raise ValueError(
             f"`bandwidth` must be at least 1, got {value}. Pass None to visit every item."
@@ -48,10 +69,7 @@ def bandwidth(value: int | None) -> int | None:
 
 def k(value: int, n: int) -> int:
     """How many items to take from a list of n."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(
-            f"`k` expects an int, got {type(value).__name__}. Pass a whole number from 0 to {n}."
-        )
+    value = _whole("k", value, "an int", f"Pass a whole number from 0 to {n}.")
     if not 0 <= value <= n:
         raise ValueError(
             f"`k` must be between 0 and the length of the list, {n}, got {value}. "
@@ -62,10 +80,7 @@ def k(value: int, n: int) -> int:
 
 def dim(value: int, shape: tuple[int, ...]) -> int:
     """A dimension of an array of this shape, counted from the front."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(
-            f"`dim` expects an int, got {type(value).__name__}. Pass one dimension, such as -1."
-        )
+    value = _whole("dim", value, "an int", "Pass one dimension, such as -1.")
     rank = len(shape)
     if not -rank <= value < rank:
         raise ValueError(
@@ -77,21 +92,17 @@ def dim(value: int, shape: tuple[int, ...]) -> int:
 
 def blur(value: float) -> float:
     """How many neighbouring ranks should blend."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"`ranks` expects a number, got {type(value).__name__}. Pass e.g. 1.0.")
+    value = _number("ranks", value, "a number", "Pass e.g. 1.0.")
     if not (value > 0 and math.isfinite(value)):
         raise ValueError(
             f"`ranks` must be a positive number of ranks, got {value}. For no blur use tau=0."
         )
-    return float(value)
+    return value
 
 
 def iterations(value: int) -> int:
     """How often rows and columns are normalised in turn."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(
-            f"`iterations` expects an int, got {type(value).__name__}. Pass a number such as 20."
-        )
+    value = _whole("iterations", value, "an int", "Pass a number such as 20.")
     if value < 0:
         raise ValueError(
             f"`iterations` must not be negative, got {value}. Use 0 to normalise the rows alone."
@@ -103,29 +114,23 @@ def tolerance(value: float | None) -> float | None:
     """How far column sums may be from 1."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(
-            f"`tolerance` expects a number or None, got {type(value).__name__}. Pass e.g. 1e-4."
-        )
+    value = _number("tolerance", value, "a number or None", "Pass e.g. 1e-4.")
     if not value > 0:
         raise ValueError(
             f"`tolerance` must be positive, got {value}. Use None for a fixed number of iterations."
         )
-    return float(value)
+    return value
 
 
 def strength(value: float) -> float:
     """How strongly a projection is regularised."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(
-            f"`strength` expects a number, got {type(value).__name__}. Pass a float such as 1.0."
-        )
+    value = _number("strength", value, "a number", "Pass a float such as 1.0.")
     if not (value >= 0 and math.isfinite(value)):
         raise ValueError(
             f"`strength` must be a finite number that is not negative, got {value}. "
             "Use strength=0 for the hard sort, a positive number to soften it."
         )
-    return float(value)
+    return value
 
 
 def choice(name: str, value: str, options: Mapping[str, str]) -> str:
@@ -147,15 +152,22 @@ def relax(value: Callable[..., object]) -> Callable[..., object]:
     return value
 
 
+def relaxed_permutation(name: str, value: object) -> None:
+    """The operator that relaxations return, not its matrix, the scores or a distribution."""
+    if not hasattr(value, "straight_through"):
+        raise TypeError(
+            f"`{name}` expects a RelaxedPermutation, got {type(value).__name__}. Relax scores with "
+            "neuralsort(scores), or wrap a matrix with RelaxedPermutation.from_dense(matrix)."
+        )
+
+
 def cutoff(value: int | None, n: int) -> int:
     """How many of the first places count; lists may be shorter, None is all of them."""
     if value is None:
         return n
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(
-            f"`k` expects an int or None, got {type(value).__name__}. "
-            "Pass a whole number such as 10, or None for the whole list."
-        )
+    value = _whole(
+        "k", value, "an int or None", "Pass a whole number such as 10, or None for the whole list."
+    )
     if value < 1:
         raise ValueError(
             f"`k` must be at least 1, got {value}. Pass None to count every place of the list."
@@ -165,16 +177,18 @@ def cutoff(value: int | None, n: int) -> int:
 
 def neighbours(value: int, n: int) -> int:
     """How many of n candidates are neighbours."""
-    if k(value, n) < 1:
+    value = k(value, n)
+    if value < 1:
         raise ValueError(f"`k` must be at least 1, got {value}. One neighbour is the fewest.")
     return value
 
 
 def top_shares(value: int | Mapping[int, float], n: int) -> dict[int, float]:
     """How much each k counts: all of it for one number, else shares that sum to 1."""
-    shares = dict(value) if isinstance(value, Mapping) else {value: 1.0}
+    given = value.items() if isinstance(value, Mapping) else [(value, 1.0)]
+    shares = {k(size, n): share for size, share in given}
     for size in shares:
-        if k(size, n) < 1:
+        if size < 1:
             raise ValueError(f"`k` must be at least 1, got {size}. Top-1 is the smallest set.")
     if min(shares.values(), default=0.0) < 0 or not math.isclose(sum(shares.values()), 1.0):
         raise ValueError(
@@ -204,10 +218,7 @@ def same_items(n: int, other: int) -> None:
 
 def samples(value: int, least: int = 1) -> int:
     """How many samples to draw."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(
-            f"`samples` expects an int, got {type(value).__name__}. Pass a whole number."
-        )
+    value = _whole("samples", value, "an int", "Pass a whole number.")
     if value < least:
         why = " A leave-one-out baseline needs another sample." if least > 1 else ""
         raise ValueError(f"`samples` must be at least {least}, got {value}.{why} Draw more.")

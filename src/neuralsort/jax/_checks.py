@@ -125,13 +125,7 @@ def list_values(value: Array, n: int, what: str) -> Array:
     return jnp.asarray(value)
 
 
-def relaxed_permutation(name: str, value: object) -> None:
-    """The operator that relaxations return, not its matrix and not the scores."""
-    if not hasattr(value, "log_prob"):
-        raise TypeError(
-            f"`{name}` expects a RelaxedPermutation, got {type(value).__name__}. Relax scores with "
-            "neuralsort(scores), or wrap a matrix with RelaxedPermutation.from_dense(matrix)."
-        )
+relaxed_permutation = _options.relaxed_permutation
 
 
 def positions(name: str, value: Array, rows: int) -> Array:

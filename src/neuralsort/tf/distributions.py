@@ -54,11 +54,19 @@ class PlackettLuce:
         """The most probable ranking: the stable descending sort of the logits."""
         return permutation(self.logits)
 
-    def sample(self, sample_shape: tuple[int, ...] = (), *, seed: Seed = None) -> Tensor:
+    def sample(
+        self,
+        sample_shape: tuple[int, ...] = (),
+        *,
+        mask: Tensor | None = None,
+        seed: Seed = None,
+    ) -> Tensor:
         """Draws rankings: the order of the logits under Gumbel noise, fresh for every list.
 
         Args:
             sample_shape: Of the draws.
+            mask: `(..., n)` boolean, True where the item exists. Absent items come last, in
+                index order.
             seed: Two integers, or None for TensorFlow's global generator.
 
         Returns:
@@ -66,31 +74,50 @@ class PlackettLuce:
         """
         shape = tf.concat([tf.constant(sample_shape, tf.int32), tf.shape(self.logits)], 0)
         noise = sample_gumbel(shape, dtype=tf.float64, seed=seed)
-        return permutation(tf.stop_gradient(tf.cast(self.logits, tf.float64)) + noise)
+        return permutation(tf.cast(self.logits, tf.float64) + noise, mask=mask)
 
-    def log_prob(self, value: Tensor) -> Tensor:
+    def log_prob(self, value: Tensor, *, mask: Tensor | None = None) -> Tensor:
         """Log-probability of a ranking, or of its first k places.
 
         Args:
             value: `(..., k)` integers with k <= n, leading dimensions broadcasting against the
                 batch shape: items from the first place down. For k < n, the log-probability that a
                 ranking begins so.
+            mask: `(..., n)` boolean, True where the item exists. With m items present, the first
+                m places hold present items, and later places are ignored, whatever they hold. The
+                result is that of the list without its absent items, whose gradient is 0.
 
         Returns:
-            `(...)`.
+            `(...)`. A list without items has log-probability 0.
+
+        Raises:
+            ValueError: If a ranking repeats an item or lists one that does not exist. Graphs
+                cannot raise: there the result is NaN.
         """
         ranking = _checks.ranking(value, self.logits.shape[-1])
-        logits = tf.cast(self.logits, tf.float64)
-        n, k = tf.shape(logits)[-1], tf.shape(ranking)[-1]
-        batch = tf.broadcast_dynamic_shape(tf.shape(logits)[:-1], tf.shape(ranking)[:-1])
-        logits = tf.broadcast_to(logits, tf.concat([batch, [n]], 0))
+        batch = _checks.batch_of_rankings(ranking, self.logits)
+        n, k = tf.shape(self.logits)[-1], tf.shape(ranking)[-1]
+        logits = tf.broadcast_to(tf.cast(self.logits, tf.float64), tf.concat([batch, [n]], 0))
         ranking = tf.broadcast_to(ranking, tf.concat([batch, [k]], 0))
-        chosen = tf.gather(logits, ranking, axis=-1, batch_dims=ranking.shape.rank - 1)
-        listed = tf.reduce_any(ranking[..., None] == tf.range(n), -2)
-        others = tf.where(listed, tf.constant(_ABSENT, tf.float64), logits)
+        mask = _checks.mask(mask, logits)
+        present = tf.ones_like(logits, tf.bool) if mask is None else mask
+        absent = tf.constant(_ABSENT, tf.float64)
+
+        places = tf.reduce_sum(tf.cast(present, tf.int32), -1, keepdims=True)
+        counts = tf.range(k) < places
+        listed = tf.reduce_any((ranking[..., None] == tf.range(n)) & counts[..., None], -2)
+        found = tf.reduce_sum(tf.cast(listed & present, tf.int32), -1, keepdims=True)
+        valid = tf.squeeze((found == tf.minimum(k, places)) & (k <= n), -1)
+        poison = _checks.distinct_items(valid, ranking, n)
+
+        others = tf.where(listed | ~present, absent, logits)
         unlisted = tf.reduce_logsumexp(others, -1, keepdims=True)
+        item = tf.where(counts, tf.clip_by_value(ranking, 0, n - 1), 0)
+        chosen = tf.gather(logits, item, axis=-1, batch_dims=item.shape.rank - 1)
+        chosen = tf.where(counts, chosen, absent)
         rest = _reversed_logcumsumexp(tf.concat([chosen, unlisted], -1))[..., :-1]
-        return tf.cast(tf.reduce_sum(chosen - rest, -1), self.logits.dtype)
+        terms = tf.where(counts, chosen - rest, tf.zeros_like(rest))
+        return tf.cast(tf.reduce_sum(terms, -1) * poison, self.logits.dtype)
 
 
 def stochastic_neuralsort(
@@ -130,7 +157,13 @@ def stochastic_neuralsort(
     noise = tf.ensure_shape(
         sample_gumbel(shape, dtype=scores.dtype, seed=seed), [samples, *scores.shape]
     )
-    return neuralsort(scores + noise, tau=tau)
+    return neuralsort(_from_largest(scores) + noise, tau=tau)
+
+
+def _from_largest(logits: Tensor) -> Tensor:
+    """Logits minus the largest of their list, so that a common offset does not swallow noise."""
+    largest = tf.reduce_max(tf.stop_gradient(logits), -1, keepdims=True)
+    return logits - tf.where(tf.math.is_finite(largest), largest, tf.zeros_like(largest))
 
 
 def _reversed_logcumsumexp(x: Tensor) -> Tensor:

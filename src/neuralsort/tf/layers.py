@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from .. import _options
+from . import _checks
 from .relaxations import neuralsort
 
 
@@ -13,11 +13,15 @@ from .relaxations import neuralsort
 class NeuralSort(keras.layers.Layer):
     """`neuralsort` as a layer: scores `(batch, ..., n)` to relaxed permutations, largest first.
 
+    It computes in the dtype of its input, whatever the policy of the model: in float16, scores of
+    1e5 and more would all be infinite.
+
     Args:
         tau: Temperature, a number.
         **options: Of every Keras layer, such as `name`.
 
     Raises:
+        TypeError: If `tau` is not a number.
         ValueError: If `tau` is negative.
         RuntimeError: If Keras runs on another backend than TensorFlow.
 
@@ -32,12 +36,30 @@ class NeuralSort(keras.layers.Layer):
                 f"`neuralsort.tf` runs on TensorFlow, but Keras runs on {keras.backend.backend()}. "
                 "Set KERAS_BACKEND=tensorflow before Keras is imported."
             )
-        super().__init__(**options)
-        self.tau = _options.temperature(tau)
+        super().__init__(autocast=False, **options)
+        self.tau = _checks.saved_tau(tau)
+        self.supports_masking = True
 
-    def call(self, scores: tf.Tensor) -> tf.Tensor:
-        """The matrices `(batch, ..., n, n)`."""
-        return neuralsort(scores, tau=self.tau)
+    def call(self, scores: tf.Tensor, mask: tf.Tensor | None = None) -> tf.Tensor:
+        """The matrices `(batch, ..., n, n)`.
+
+        Args:
+            scores: `(batch, ..., n)`.
+            mask: `(batch, ..., n)` boolean, True where the item exists. Where it is not given, the
+                one that Keras hands down from layers such as `Masking`.
+        """
+        return neuralsort(scores, tau=self.tau, mask=mask)
+
+    def compute_mask(self, scores: Any, previous_mask: Any = None) -> Any:
+        """Which rows place an item that exists: the first m, for m items present."""
+        if previous_mask is None:
+            return None
+        absent = keras.ops.logical_not(previous_mask)
+        return keras.ops.equal(keras.ops.sort(keras.ops.cast(absent, "int32"), -1), 0)
+
+    def compute_output_spec(self, scores: Any, mask: Any = None) -> keras.KerasTensor:
+        """Shape and dtype of the matrices."""
+        return keras.KerasTensor(self.compute_output_shape(scores.shape), dtype=scores.dtype)
 
     def compute_output_shape(self, input_shape: tuple) -> tuple:
         """One more dimension, as long as the last."""

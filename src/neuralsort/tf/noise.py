@@ -2,6 +2,8 @@
 
 import tensorflow as tf
 
+from . import _checks
+
 
 def sample_gumbel(
     shape: tuple[int, ...] | tf.Tensor,
@@ -23,10 +25,14 @@ def sample_gumbel(
     Returns:
         Independent draws, all finite.
 
+    Raises:
+        TypeError: If `seed` is not two integers.
+
     Example:
         >>> sample_gumbel((2, 3), seed=(0, 1)).shape
         TensorShape([2, 3])
     """
+    seed = _checks.seed(seed)
     if seed is None:
         uniform = tf.random.uniform(shape, dtype=tf.float64)
     else:

@@ -26,7 +26,8 @@ def neuralsort(scores: Tensor, *, tau: float | Tensor = 1.0, mask: Tensor | None
     `tf.argsort(scores, direction="DESCENDING")`.
 
     Args:
-        scores: `(..., n)`. Values to sort; leading dimensions are batch.
+        scores: `(..., n)`. Values to sort, a tensor, a NumPy array or nested lists of floats;
+            leading dimensions are batch.
         tau: Temperature, a number or a tensor that broadcasts against `scores` with a last
             dimension of 1; it may have gradients. Smaller is harder; 0 is the hard permutation.
         mask: `(..., n)` boolean, True where the item exists. Absent items take no part; the last
@@ -56,11 +57,11 @@ def neuralsort(scores: Tensor, *, tau: float | Tensor = 1.0, mask: Tensor | None
         return tf.one_hot(perm, n, dtype=scores.dtype)
     tau = tf.cast(tau, tf.float64) if tf.is_tensor(tau) else tf.constant(tau, tf.float64)
     hard = tf.equal(tf.stop_gradient(tau), 0.0)
-    tau = tf.where(hard, tf.ones_like(tau), tau)
+    tau = tf.where(hard, tf.ones_like(tau), tf.minimum(tau, tau.dtype.max))
     values = _take(tf.cast(scores, tf.float64), perm)
     present = tf.ones_like(perm, tf.bool) if mask is None else _take(mask, perm)
     room = _rooms(values, present, hard)
-    spoilt = tf.reduce_any(tf.math.is_nan(values) & present, -1)
+    spoilt = tf.reduce_any(tf.math.is_nan(values) & present | ~(tau >= 0.0), -1)
     values = tf.where(tf.math.is_inf(values) | ~present, tf.zeros_like(values), values)
     # Compiled exponentials may lose a NaN: none goes in, though its gradient goes through.
     clean = tf.where(spoilt[..., None], tf.zeros_like(values), values)
@@ -75,7 +76,8 @@ def neuralsort(scores: Tensor, *, tau: float | Tensor = 1.0, mask: Tensor | None
 def permutation(scores: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """The hard permutation `(..., n)` that `neuralsort` relaxes: the stable descending sort.
 
-    It is the paper's row-wise argmax of the matrix, ties going to the smallest unused item.
+    It is the paper's row-wise argmax of the matrix, ties going to the smallest unused item. NaN
+    counts as larger than every number.
 
     Args:
         scores: `(..., n)`. Values to sort; leading dimensions are batch.
@@ -99,14 +101,13 @@ def permutation(scores: Tensor, *, mask: Tensor | None = None) -> Tensor:
     mask = _checks.mask(mask, scores)
     # Every dtype is exact in a longer one, and some have no kernel for sorting of their own.
     exact = tf.cast(scores, tf.float64 if scores.dtype == tf.float64 else tf.float32)
-    if mask is None:
-        return tf.argsort(exact, axis=-1, direction="DESCENDING", stable=True)
-    known = tf.where(mask, exact, tf.zeros_like(exact))
+    absent = tf.zeros_like(exact, tf.bool) if mask is None else ~mask
+    nan = tf.math.is_nan(exact)
+    # Kernels differ in where they put NaN and -0: neither goes in. NaN comes first, as in torch.
+    known = tf.where(absent | nan | tf.equal(exact, 0.0), tf.zeros_like(exact), exact)
     perm = tf.argsort(known, axis=-1, direction="DESCENDING", stable=True)
-    last = tf.argsort(tf.cast(~_take(mask, perm), tf.int32), axis=-1, stable=True)
-    absent_last = tf.argsort(tf.cast(~mask, tf.int32), axis=-1, stable=True)
-    present = tf.reduce_sum(tf.cast(mask, tf.int32), -1, keepdims=True)
-    return tf.where(tf.range(tf.shape(exact)[-1]) < present, _take(perm, last), absent_last)
+    group = tf.where(absent, 2, tf.where(nan, 0, 1))
+    return _take(perm, tf.argsort(_take(group, perm), axis=-1, stable=True))
 
 
 def _take(x: Tensor, index: Tensor) -> Tensor:
@@ -131,28 +132,31 @@ def _fall(values: Tensor, room: Tensor, tau: Tensor, rank: Tensor) -> Tensor:
     same = tf.equal(room[..., 1:], room[..., :-1])
     steps = (fixed[..., :-1] - fixed[..., 1:]) / tf.stop_gradient(tau)
     gaps = tf.where(same, tf.minimum(steps, WALL), tf.zeros_like(steps))
-    gaps = tf.concat([tf.zeros_like(fixed[..., :1]), gaps], -1)  # before each position
-    distance = tf.cumsum(gaps, axis=-1)
-    moment = tf.cumsum(gaps * (2 * index - 1), axis=-1)
-
-    def table(offset: Tensor, slope: Tensor) -> Tensor:
-        """`offset_j - offset_i - 2 i (slope_j - slope_i)`, columns by item."""
-        offsets, slopes = (_take(x, rank)[..., None, :] for x in (offset, slope))
-        own = (offset - 2 * index * slope)[..., None]
-        return offsets - 2 * index[:, None] * slopes - own
-
-    value = table(moment, distance)
+    value = _take(_outwards(tf.concat([tf.zeros_like(fixed[..., :1]), gaps], -1)), rank)
     # The same in the scores, with sign(0) = 0 among ties: linear, so only its gradient counts.
     first, last = _tie_groups(fixed, room)
     slope = values / tf.stop_gradient(tau)
     until = tf.cumsum(slope, axis=-1)
     larger, not_smaller = _take(until - slope, first), _take(until, last)
     offset = larger + not_smaller - tf.cast(first + last, slope.dtype) * slope
-    fall = straight_through(value, table(offset, -slope))
+    offsets, slopes = (_take(x, rank)[..., None, :] for x in (offset, slope))
+    linear = offsets + 2 * index[:, None] * slopes - (offset + 2 * index * slope)[..., None]
+    fall = straight_through(value, linear)
     unit = tf.math.log(tau)  # the fall is homogeneous in the temperature
     fall = fall * tf.exp(tf.stop_gradient(unit) - unit)[..., None]
     apart = room[..., :, None] != _take(room, rank)[..., None, :]
     return tf.where(apart, tf.constant(float("inf"), fall.dtype), fall)
+
+
+def _outwards(gaps: Tensor) -> Tensor:
+    """Falls in sorted order, `(..., n, n)`, from the gap before each position.
+
+    Terms of one sign are summed from the peak outwards: nothing cancels, and the peak is 0.
+    """
+    index = tf.cast(tf.range(tf.shape(gaps)[-1]), gaps.dtype)
+    terms = gaps[..., None, :] * (2 * (index - index[:, None]) - 1)
+    right = tf.cumsum(tf.nn.relu(terms), axis=-1)
+    return right + tf.cumsum(tf.nn.relu(-terms), axis=-1, exclusive=True, reverse=True)
 
 
 def _tie_groups(values: Tensor, room: Tensor) -> tuple[Tensor, Tensor]:

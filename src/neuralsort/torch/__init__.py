@@ -1,5 +1,13 @@
 """Sorting inside gradient-based learning, for PyTorch: `import neuralsort.torch as ns`."""
 
+try:
+    import torch as _torch  # noqa: F401 - here to say what to do where it is missing
+except ImportError as missing:
+    raise ImportError(
+        "neuralsort.torch needs PyTorch, which is not installed: in your clone of neuralsort run "
+        'pip install ".[torch]"'
+    ) from missing
+
 from . import estimators as estimators
 from . import metrics as metrics
 from . import nn as nn

@@ -114,13 +114,7 @@ def list_values(value: Tensor, shape: torch.Size, what: str) -> Tensor:
     return value
 
 
-def relaxed_permutation(name: str, value: object) -> None:
-    """The operator that relaxations return, not its matrix and not the scores."""
-    if not hasattr(value, "log_prob"):
-        raise TypeError(
-            f"`{name}` expects a RelaxedPermutation, got {type(value).__name__}. Relax scores with "
-            "neuralsort(scores), or wrap a matrix with RelaxedPermutation.from_dense(matrix)."
-        )
+relaxed_permutation = _options.relaxed_permutation
 
 
 def positions(name: str, value: Tensor, shape: torch.Size) -> Tensor:

@@ -1,0 +1,148 @@
+"""PyTorch, JAX and TensorFlow: the same mistakes give the same errors."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.frameworks import MAKERS, PACKAGES, jax, nj
+
+ERRORS: dict[str, tuple[type[Exception], str, Callable[[Any, Any], Any]]] = {
+    "integers": (TypeError, "floating-point", lambda ns, a: ns.neuralsort(a([1, 2, 3]))),
+    "text": (TypeError, "`neuralsort\\(scores\\)` expects", lambda ns, a: ns.neuralsort("12")),
+    "0-d": (ValueError, "at least one dimension", lambda ns, a: ns.neuralsort(a(1.0))),
+    "tau": (ValueError, "not negative", lambda ns, a: ns.neuralsort(a([1.0]), tau=-1.0)),
+    "tau text": (TypeError, "`tau` expects", lambda ns, a: ns.neuralsort(a([1.0]), tau="1")),
+    "tau shape": (
+        ValueError,
+        "one temperature per list",
+        lambda ns, a: ns.neuralsort(a([[1.0, 2.0]]), tau=a([1.0, 2.0])),
+    ),
+    "mask": (TypeError, "boolean", lambda ns, a: ns.neuralsort(a([1.0, 2.0]), mask=a([1.0, 1.0]))),
+    "mask shape": (
+        ValueError,
+        "shape of the scores",
+        lambda ns, a: ns.neuralsort(a([1.0, 2.0]), mask=a([True, True, False])),
+    ),
+    "samples": (
+        ValueError,
+        "at least 1",
+        lambda ns, a: ns.stochastic_neuralsort(a([1.0]), samples=0, **randomness(ns)),
+    ),
+    "ranking": (
+        TypeError,
+        "integer item indices",
+        lambda ns, a: ns.PlackettLuce(a([1.0, 2.0])).log_prob(a([1.0, 0.0])),
+    ),
+    "batch of rankings": (
+        ValueError,
+        "broadcasts against",
+        lambda ns, a: ns.PlackettLuce(a([[1.0, 2.0]] * 2)).log_prob(a([[1, 0]] * 3)),
+    ),
+    "long ranking": (
+        ValueError,
+        "at most k = 2",
+        lambda ns, a: ns.PlackettLuce(a([1.0, 2.0])).log_prob(a([1, 0, 1])),
+    ),
+    "straight": (
+        ValueError,
+        "two .* of one shape",
+        lambda ns, a: ns.straight_through(a([1.0]), a([1.0, 2.0])),
+    ),
+}
+
+WITHOUT_TENSORFLOW: dict[str, tuple[type[Exception], str, Callable[[Any, Any], Any]]] = {
+    "list": (TypeError, "got list", lambda ns, a: ns.neuralsort([1.0, 2.0])),
+    "power type": (TypeError, "`power` expects", lambda ns, a: ns.softsort(a([1.0]), power=a(1.0))),
+    "no permutation": (
+        TypeError,
+        "expects a RelaxedPermutation, got PlackettLuce",
+        lambda ns, a: ns.knn_loss(ns.PlackettLuce(a([1.0])), a([True]), k=1),
+    ),
+    "power": (ValueError, "must be 1 or 2", lambda ns, a: ns.softsort(a([1.0]), power=3)),
+    "payload": (ValueError, "2 items", lambda ns, a: ns.neuralsort(a([1.0, 2.0])) @ a([1.0] * 3)),
+    "payload type": (TypeError, "floating", lambda ns, a: ns.neuralsort(a([1.0, 2.0])) @ a([1, 2])),
+    "k": (ValueError, "between 0", lambda ns, a: ns.soft_topk(a([1.0, 2.0]), 3)),
+    "dim": (ValueError, "`dim` must be", lambda ns, a: ns.soft_sort(a([1.0, 2.0]), dim=1)),
+    "q": (ValueError, "lie in", lambda ns, a: ns.soft_quantile(a([1.0, 2.0]), 1.5)),
+    "relax": (TypeError, "function", lambda ns, a: ns.soft_sort(a([1.0]), relax="softsort")),
+    "rank of top": (
+        ValueError,
+        "all 2 rows",
+        lambda ns, a: ns.neuralsort(a([1.0, 2.0])).top(1).rank(),
+    ),
+    "square": (
+        ValueError,
+        "square",
+        lambda ns, a: ns.RelaxedPermutation.from_dense(a([[1.0, 0.0]])),
+    ),
+    "logits": (ValueError, "square", lambda ns, a: ns.sinkhorn(a([1.0, 2.0]))),
+    "iterations": (
+        ValueError,
+        "not be negative",
+        lambda ns, a: ns.sinkhorn_sort(a([1.0, 2.0]), iterations=-1),
+    ),
+    "kind": (ValueError, "`kind` must be", lambda ns, a: ns.sorting_network(a([1.0]), kind="1")),
+    "swap": (ValueError, "`swap` must be", lambda ns, a: ns.sorting_network(a([1.0]), swap="1")),
+    "strength": (ValueError, "negative", lambda ns, a: ns.fast_soft_sort(a([1.0]), strength=-1)),
+    "strength text": (
+        TypeError,
+        "`strength` expects",
+        lambda ns, a: ns.fast_soft_rank(a([1.0]), strength="1"),
+    ),
+    "regularization": (
+        ValueError,
+        "`regularization` must be",
+        lambda ns, a: ns.fast_soft_rank(a([1.0]), regularization="l1"),
+    ),
+    "reduction": (
+        ValueError,
+        "reduction",
+        lambda ns, a: ns.ranknet_loss(a([1.0]), a([1.0]), reduction="max"),
+    ),
+    "key values": (
+        ValueError,
+        "key.shape",
+        lambda ns, a: ns.soft_sort_by(a([1.0, 2.0]), a([1.0, 2.0, 3.0])),
+    ),
+    "enumeration": (
+        ValueError,
+        "at most 8",
+        lambda ns, a: ns.PlackettLuce(a([1.0] * 9)).enumerate_support(),
+    ),
+    "baseline": (
+        ValueError,
+        "leave_one_out",
+        lambda ns, a: ns.score_function_loss(a([1.0]), a([1.0]), baseline="mean"),
+    ),
+    "positive tau": (
+        ValueError,
+        "must be positive",
+        lambda ns, a: ns.kendall_loss(a([1.0]), a([1.0]), tau=0),
+    ),
+    "log_prob": (
+        ValueError,
+        "one item per row",
+        lambda ns, a: ns.neuralsort(a([1.0, 2.0])).log_prob(a([0])),
+    ),
+}
+
+
+def randomness(ns: Any) -> dict[str, Any]:
+    return {"key": jax.random.key(0)} if ns is nj else {}
+
+
+@pytest.mark.parametrize("room", PACKAGES)
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors_are_the_same(name, room):
+    kind, match, call = ERRORS[name]
+    with pytest.raises(kind, match=match):
+        call(PACKAGES[room], MAKERS[PACKAGES[room]])
+
+
+@pytest.mark.parametrize("room", ["torch", "jax"])
+@pytest.mark.parametrize("name", WITHOUT_TENSORFLOW)
+def test_errors_of_torch_and_jax_are_the_same(name, room):
+    kind, match, call = WITHOUT_TENSORFLOW[name]
+    with pytest.raises(kind, match=match):
+        call(PACKAGES[room], MAKERS[PACKAGES[room]])
