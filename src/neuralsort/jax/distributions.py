@@ -235,7 +235,7 @@ class PlackettLuce:
             and columns that sum to 1, and without gradient.
         """
         rankings, log_prob, exact = self._support(key, samples)
-        weight = jnp.exp(log_prob) if exact else jnp.full(log_prob.shape, 1 / samples)
+        weight = jnp.exp(log_prob) if exact else jnp.ones_like(log_prob)  # counts, which are exact
         total = jnp.zeros((*self.batch_shape, self.n, self.n), weight.dtype)
 
         def add(total: Array, one: tuple[Array, Array]) -> tuple[Array, None]:
@@ -243,7 +243,8 @@ class PlackettLuce:
             hit = jax.nn.one_hot(ranking, self.n, dtype=total.dtype)
             return total + weight[..., None, None] * hit, None
 
-        return lax.scan(add, total, (rankings, weight))[0].astype(self.logits.dtype)
+        total = lax.scan(add, total, (rankings, weight))[0]
+        return (total if exact else total / samples).astype(self.logits.dtype)
 
     def kl_divergence(
         self, other: "PlackettLuce", *, samples: int = SAMPLES, key: Array | None = None
