@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from .. import _options
 from . import _checks
@@ -28,6 +28,15 @@ def reduced(values: Array, reduction: str) -> Array:
 def count_present(mask: Array | None, n: int) -> int | Array:
     """How many items there are: n, or `(..., 1)` for padded lists."""
     return n if mask is None else mask.sum(-1, keepdims=True)
+
+
+def beside(
+    caller: str, first: str, second: str, x: Array, other: Array, mask: Array | None
+) -> tuple[Array, Array, Array | None]:
+    """Values with gradient, what goes with each of them, and which are there."""
+    x = _checks.scores(f"{caller}({first})", x)
+    other = lax.stop_gradient(_checks.per_item(f"{caller}({second})", other, x.shape))
+    return x, other, _checks.mask(mask, x.shape)
 
 
 def _log_prob(P: RelaxedPermutation, perm: Array, mask: Array | None, absent: float) -> Array:

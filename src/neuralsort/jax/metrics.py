@@ -9,7 +9,7 @@ from jax import Array, lax
 
 from .. import _options
 from . import _checks
-from .losses import count_present, reduced
+from .losses import beside, count_present, reduced
 from .permutation import inverse, spoilt_unless, working
 from .relaxations.ordering import Ordered, descending, order, share_ties, tie_groups
 
@@ -209,15 +209,6 @@ def mean_reciprocal_rank(
 def _ordered(scores: Array, mask: Array | None) -> Ordered:
     """Scores in sorted order, without a temperature."""
     return order(scores, jnp.ones((*scores.shape[:-1], 1), working(scores.dtype)), mask)
-
-
-def beside(
-    caller: str, first: str, second: str, x: Array, other: Array, mask: Array | None
-) -> tuple[Array, Array, Array | None]:
-    """Values with gradient, what goes with each of them, and which are there."""
-    x = _checks.scores(f"{caller}({first})", x)
-    other = lax.stop_gradient(_checks.per_item(f"{caller}({second})", other, x.shape))
-    return x, other, _checks.mask(mask, x.shape)
 
 
 def _hard(

@@ -11,8 +11,8 @@ from jax import Array
 
 from .. import _options
 from . import _checks
-from .losses import reduced
-from .metrics import average_ranks, beside, discounts, gains, ideal_dcg
+from .losses import beside, reduced
+from .metrics import average_ranks, discounts, gains, ideal_dcg
 from .operators import Relaxation, relaxed
 from .permutation import RelaxedPermutation, spoilt_unless, working
 from .relaxations import neuralsort
