@@ -107,3 +107,10 @@ def test_empty_and_shortest_lists(name, shape):
     value = FUNCTIONS[name](jnp.full(shape, 3.0), dim=-1)
     assert value.shape == shape
     assert (value == (3.0 if name == "sort" else 1.0)).all()
+
+
+def test_huge_values_do_not_overflow():
+    """Far apart they pool into one block, whose mean is 0: to float32 of the largest."""
+    x = jnp.array([1e38, -1e38, 3e38, -3e38, 0.0])
+    np.testing.assert_allclose(ns.fast_soft_sort(x), [-2.0, -1.0, 0.0, 1.0, 2.0], atol=1e-6 * 3e38)
+    np.testing.assert_allclose(jax.grad(lambda x: ns.fast_soft_sort(x)[1])(x), 0.2, rtol=1e-6)

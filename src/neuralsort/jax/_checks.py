@@ -1,7 +1,8 @@
 """Every rule for arrays, one message each: what was expected, what came, what to do.
 
-Shapes, dtypes and plain Python numbers are checked, also while tracing. The values inside arrays
-are never read: under `jit` they do not exist yet.
+Shapes, dtypes and plain Python numbers are checked, also while tracing. Of the values inside arrays
+only indices and quantiles are read, and only where they exist: under `jit` and `vmap` they do not
+yet, and what is out of range gives NaN.
 """
 
 from typing import Any
@@ -10,8 +11,32 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.core import Tracer
 
 from .. import _options
+
+
+def traced(value: Any) -> bool:
+    """Whether the values of an array do not exist yet."""
+    return isinstance(value, Tracer)
+
+
+def static(**options: Any) -> None:
+    """Options that shapes and programs depend on are plain Python values."""
+    for name, value in options.items():
+        if traced(value):
+            raise TypeError(
+                f"`{name}` must be known when the function is traced, got a traced value. Name it "
+                f'in jax.jit(..., static_argnames="{name}"), or fix it with functools.partial.'
+            )
+
+
+def _floating(what: str, value: Any) -> None:
+    if not _is(value, jnp.floating):
+        raise TypeError(
+            f"`{what}` expects a floating-point array, got {_came(value)}. "
+            "Convert it with .astype(float)."
+        )
 
 
 def _came(value: Any) -> str:
@@ -29,11 +54,7 @@ def scores(name: str, value: Array) -> Array:
             f"`{name}` expects an array, got {type(value).__name__}. "
             "Wrap the values with jnp.asarray(...)."
         )
-    if not _is(value, jnp.floating):
-        raise TypeError(
-            f"`{name}` expects a floating-point array, got {value.dtype}. "
-            "Convert it with .astype(float)."
-        )
+    _floating(name, value)
     if value.ndim == 0:
         raise ValueError(
             f"`{name}` expects at least one dimension (..., n), got a 0-d array. "
@@ -43,9 +64,14 @@ def scores(name: str, value: Array) -> Array:
 
 
 def tau(value: float | Array, scores: Array) -> float | Array:
-    """Non-negative number, or an array with one temperature per list."""
+    """Non-negative number, or an array with one temperature per list.
+
+    A number that is not 0 does not become 0 in the dtype of the computation.
+    """
     if not isinstance(value, Array | np.ndarray):
-        return _options.temperature(value)
+        number = _options.temperature(value)
+        smallest = jnp.finfo(jnp.promote_types(scores.dtype, jnp.float32)).tiny
+        return max(number, float(smallest)) if number else number
     if not _is(value, jnp.floating):
         raise TypeError(
             f"`tau` expects a number or a floating-point array, got {value.dtype}. "
@@ -96,11 +122,7 @@ def mask(value: Array | None, shape: tuple[int, ...]) -> Array | None:
 
 def payload(value: Array, n: int, what: str) -> Array:
     """Floating-point operand of a product with P."""
-    if not _is(value, jnp.floating):
-        raise TypeError(
-            f"`{what}` expects a floating-point array, got {_came(value)}. "
-            "Convert it with .astype(float)."
-        )
+    _floating(what, value)
     where = -1 if value.ndim == 1 else -2
     if value.ndim == 0 or value.shape[where] != n:
         raise ValueError(
@@ -112,11 +134,7 @@ def payload(value: Array, n: int, what: str) -> Array:
 
 def list_values(value: Array, n: int, what: str) -> Array:
     """One floating-point value per item, in lists of the right length."""
-    if not _is(value, jnp.floating):
-        raise TypeError(
-            f"`{what}` expects a floating-point array, got {_came(value)}. "
-            "Convert it with .astype(float)."
-        )
+    _floating(what, value)
     if value.ndim == 0 or value.shape[-1] != n:
         raise ValueError(
             f"`{what}` expects lists of {n} values, shape (..., {n}), got {value.shape}. "
@@ -143,13 +161,22 @@ def positions(name: str, value: Array, rows: int) -> Array:
     return jnp.asarray(value)
 
 
+def in_range(name: str, value: Array, n: int) -> None:
+    """Indices from 0 to n - 1. Reads values, unless they are traced."""
+    if traced(value):
+        return
+    values = np.asarray(value)
+    outside = values[(values < 0) | (values >= n)]
+    if outside.size:
+        raise ValueError(
+            f"`{name}` expects indices from 0 to {n - 1}, got {outside[0]}. "
+            "Count from 0, and mark items that do not exist with `mask`."
+        )
+
+
 def matrix(value: Array) -> Array:
     """Square floating-point matrices."""
-    if not _is(value, jnp.floating):
-        raise TypeError(
-            f"`from_dense` expects a floating-point array, got {_came(value)}. "
-            "Convert it with .astype(float)."
-        )
+    _floating("from_dense", value)
     if value.ndim < 2 or value.shape[-1] != value.shape[-2]:
         raise ValueError(
             f"`from_dense` expects square matrices (..., n, n), got shape {value.shape}. "
@@ -185,13 +212,14 @@ def keyed_values(values: Array, key: Array) -> Array:
 
 
 def quantile(value: float | Array) -> Array:
-    """Number in [0, 1], or a 0-d or 1-d array of them."""
+    """Number in [0, 1], or a 0-d or 1-d array of them. Reads values, unless they are traced."""
     q = jnp.asarray(value, dtype=float)
     if q.ndim > 1:
         raise ValueError(
             f"`q` must be a number or a 1-d array, got shape {q.shape}. Flatten it first."
         )
-    if not isinstance(value, Array) and not np.all(np.clip(value, 0, 1) == value):
+    values = np.asarray(0.0 if traced(value) else value)
+    if not np.all((values >= 0) & (values <= 1)):
         raise ValueError(f"`q` must lie in [0, 1], got {value}. The median is q=0.5.")
     return q
 
@@ -240,6 +268,7 @@ def labels(value: Array, logits: Array) -> Array:
             f"`labels` expects one class per list, shape {logits.shape[:-1]} for logits "
             f"{logits.shape}, got {value.shape}. Give indices, not one-hot rows."
         )
+    in_range("labels", value, logits.shape[-1])
     return jnp.asarray(value)
 
 
@@ -256,6 +285,15 @@ def ranking(value: Array, n: int) -> Array:
             f"{value.shape}. Its last dimension lists items from the first place down."
         )
     return jnp.asarray(value)
+
+
+def distinct_items(valid: Array, ranking: Array, n: int) -> None:
+    """Rankings in which no item repeats and none is absent. Reads values, unless traced."""
+    if not traced(valid) and not np.all(valid):
+        raise ValueError(
+            f"`ranking` must list distinct items, from 0 to {n - 1} and present under the mask, "
+            f"got {ranking}. Items stand in the order of their places."
+        )
 
 
 def full_ranking(value: Array, n: int) -> Array:
@@ -305,6 +343,7 @@ def costs(value: Array, shape: tuple[int, ...]) -> Array:
 
 def sampled_costs(cost: Array, log_prob: Array) -> None:
     """Costs and log-probabilities of the same samples."""
+    _floating("cost", cost)
     if cost.shape != log_prob.shape or cost.ndim == 0:
         raise ValueError(
             f"`score_function_loss(log_prob, cost)` expects two arrays of one shape (S, ...), got "

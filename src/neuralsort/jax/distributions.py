@@ -1,5 +1,6 @@
 """Distributions over permutations: Plackett-Luce, exact and relaxed."""
 
+import functools
 import itertools
 import math
 
@@ -13,8 +14,14 @@ from . import _checks
 from .gradients import score_function_loss, straight_through
 from .noise import exponential, gumbel
 from .operators import Relaxation
-from .permutation import RelaxedPermutation, pytree, working
-from .rankings import log_density, reversed_logcumsumexp, strictly_descending
+from .permutation import RelaxedPermutation, described, pytree, spoilt_unless, working
+from .rankings import (
+    largest,
+    lists_distinct_items,
+    log_density,
+    reversed_logcumsumexp,
+    strictly_descending,
+)
 from .relaxations import neuralsort
 from .relaxations.ordering import descending
 
@@ -33,7 +40,7 @@ class PlackettLuce:
 
     A sample is a ranking `(..., n)`: the item at each place, from the first place down. The limit
     of far-apart logits is the hard `jnp.argsort(logits, descending=True)`, which is the mode. The
-    object is a pytree. Values are never read, so rankings are not validated.
+    object is a pytree.
 
     Args:
         logits: `(..., n)`. Logs of the paper's scores, any real numbers; adding a constant to a
@@ -77,7 +84,13 @@ class PlackettLuce:
         """The same distribution with a larger batch shape."""
         return PlackettLuce(jnp.broadcast_to(self.logits, (*batch_shape, self.n)))
 
-    def _exact(self) -> Array:
+    def __repr__(self) -> str:
+        """Shape and dtype of the logits."""
+        return described(
+            self, lambda: f"PlackettLuce(logits: {self.logits.shape}, dtype={self.logits.dtype})"
+        )
+
+    def _working_logits(self) -> Array:
         return self.logits.astype(working(self.logits.dtype))
 
     # -- samples ----------------------------------------------------------------------------------
@@ -96,9 +109,11 @@ class PlackettLuce:
         Returns:
             `sample_shape + batch_shape + (n,)` integers, without gradient.
         """
-        logits = self._exact()
-        perturbed = logits + gumbel(key, (*sample_shape, *logits.shape), logits.dtype)
-        return descending(perturbed, _checks.mask(mask, perturbed.shape))
+        logits = self._working_logits()
+        noise = gumbel(key, (*sample_shape, *logits.shape), logits.dtype)
+        mask = _checks.mask(mask, noise.shape)
+        logits = jnp.broadcast_to(logits, noise.shape)
+        return descending(logits - largest(logits, mask) + noise, mask)
 
     def rsample_given(self, key: Array, ranking: Array) -> Array:
         r"""Perturbed logits from their posterior given the ranking they were sorted into.
@@ -110,6 +125,7 @@ class PlackettLuce:
         Args:
             key: Source of randomness.
             ranking: `(..., n)` integers, leading dimensions broadcasting against the batch shape.
+                Items that repeat or are out of range are an error, or NaN where values are traced.
 
         Returns:
             `(..., n)` in the order of the items, in the dtype of the computation (float32 or
@@ -117,12 +133,13 @@ class PlackettLuce:
             gives back the ranking exactly; values that would round to ties are moved apart by one
             unit in the last place.
         """
-        ranking, logits = self._together(_checks.full_ranking(ranking, self.n))
+        ranking, logits, valid = self._together(_checks.full_ranking(ranking, self.n), None)
         noise = exponential(key, ranking.shape, logits.dtype)
         rest = reversed_logcumsumexp(jnp.take_along_axis(logits, ranking, -1))
         exact = -lax.cumlogsumexp(jnp.log(noise) - rest, axis=rest.ndim - 1)
         ordered = straight_through(strictly_descending(lax.stop_gradient(exact)), exact)
-        return jnp.take_along_axis(ordered, jnp.argsort(ranking, axis=-1), -1)
+        perturbed = jnp.take_along_axis(ordered, jnp.argsort(ranking, axis=-1), -1)
+        return perturbed * spoilt_unless(valid)[..., None]
 
     @property
     def mode(self) -> Array:
@@ -144,16 +161,27 @@ class PlackettLuce:
 
         Returns:
             `(...)`. A list without items has log-probability 0.
-        """
-        ranking, logits = self._together(_checks.ranking(value, self.n))
-        mask = _checks.mask(mask, logits.shape)
-        return log_density(logits, ranking, mask).astype(self.logits.dtype)
 
-    def _together(self, ranking: Array) -> tuple[Array, Array]:
-        """Ranking and logits of one batch shape."""
+        Raises:
+            TypeError: If the ranking is not integer, or `mask` not boolean.
+            ValueError: If a shape does not fit, or the places list an item twice, one that is
+                absent or one out of range. Traced values cannot be read: there the result is NaN.
+        """
+        ranking, logits, valid = self._together(_checks.ranking(value, self.n), mask)
+        mask = _checks.mask(mask, logits.shape)
+        density = log_density(logits, ranking, mask) * spoilt_unless(valid)
+        return density.astype(self.logits.dtype)
+
+    def _together(self, ranking: Array, mask: Array | None) -> tuple[Array, Array, Array]:
+        """Ranking and logits of one batch shape, and which rankings are ones."""
         batch = _checks.batch_of_rankings(ranking, self.batch_shape)
         ranking = jnp.broadcast_to(ranking, (*batch, ranking.shape[-1]))
-        return ranking, jnp.broadcast_to(self._exact(), (*batch, self.n))
+        logits = jnp.broadcast_to(self._working_logits(), (*batch, self.n))
+        mask = _checks.mask(mask, logits.shape)
+        present = jnp.ones(logits.shape, bool) if mask is None else mask
+        valid = lists_distinct_items(ranking, present)
+        _checks.distinct_items(valid, ranking, self.n)
+        return ranking, logits, valid
 
     def prob_before(self) -> Array:
         """Probability `(..., n, n)` that item i comes before item j, exact; 1/2 on the diagonal."""
@@ -171,12 +199,13 @@ class PlackettLuce:
 
     def _support(self, key: Array | None, samples: int) -> tuple[Array, Array, bool]:
         """Rankings, their log-probabilities, and whether these are all rankings."""
+        _checks.static(samples=samples)
         exact = self.n <= LONGEST_ENUMERATED
         if exact:
             rankings = self.enumerate_support()
         else:
             rankings = self.sample(_checks.key(key), (_options.samples(samples, least=2),))
-        logits = jnp.broadcast_to(self._exact(), rankings.shape)
+        logits = jnp.broadcast_to(self._working_logits(), rankings.shape)
         return rankings, log_density(logits, rankings, None), exact
 
     def entropy(self, *, samples: int = SAMPLES, key: Array | None = None) -> Array:
@@ -206,7 +235,7 @@ class PlackettLuce:
             and columns that sum to 1, and without gradient.
         """
         rankings, log_prob, exact = self._support(key, samples)
-        weight = jnp.exp(log_prob) if exact else jnp.full(log_prob.shape, 1 / samples)
+        weight = jnp.exp(log_prob) if exact else jnp.ones_like(log_prob)  # counts, which are exact
         total = jnp.zeros((*self.batch_shape, self.n, self.n), weight.dtype)
 
         def add(total: Array, one: tuple[Array, Array]) -> tuple[Array, None]:
@@ -214,7 +243,8 @@ class PlackettLuce:
             hit = jax.nn.one_hot(ranking, self.n, dtype=total.dtype)
             return total + weight[..., None, None] * hit, None
 
-        return lax.scan(add, total, (rankings, weight))[0].astype(self.logits.dtype)
+        total = lax.scan(add, total, (rankings, weight))[0]
+        return (total if exact else total / samples).astype(self.logits.dtype)
 
     def kl_divergence(
         self, other: "PlackettLuce", *, samples: int = SAMPLES, key: Array | None = None
@@ -233,9 +263,29 @@ class PlackettLuce:
         _options.same_items(self.n, other.n)
         batch = np.broadcast_shapes(self.batch_shape, other.batch_shape)
         rankings, log_p, exact = self.expand(batch)._support(key, samples)
-        log_q = log_density(jnp.broadcast_to(other._exact(), rankings.shape), rankings, None)
+        logits = jnp.broadcast_to(other._working_logits(), rankings.shape)
+        log_q = log_density(logits, rankings, None)
         ratio = (log_p if exact else lax.stop_gradient(log_p)) - log_q
         return _expectation(log_p, ratio, exact).astype(self.logits.dtype)
+
+
+class Fixed(functools.partial):
+    """A `functools.partial` that equals others of the same function and options, as treedefs ask.
+
+    Options that are arrays, whose values may not exist yet, must be the same object.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Fixed) or self.func != other.func:
+            return False
+        mine, theirs = ({**dict(enumerate(f.args)), **f.keywords} for f in (self, other))
+        return mine.keys() == theirs.keys() and all(
+            a is b or (not isinstance(a, Array | np.ndarray) and a == b)
+            for a, b in ((mine[name], theirs[name]) for name in mine)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.func, len(self.args), *sorted(self.keywords)))
 
 
 @pytree("tau", "logits", static=("relax",))
@@ -273,9 +323,24 @@ class RelaxedPlackettLuce:
         self, tau: float | Array, logits: Array, *, relax: Relaxation = neuralsort
     ) -> None:
         self.logits = _checks.scores("RelaxedPlackettLuce(logits)", logits)
-        self.tau = _checks.tau(tau, self.logits)
-        self.relax = relax
+        lists = (*self.logits.shape[:-1], 1)  # every leaf has the batch in front, as vmap expects
+        tau = jnp.asarray(_checks.tau(tau, self.logits), working(self.logits.dtype))
+        self.tau = jnp.broadcast_to(tau, lists)
         _options.relax(relax)
+        if isinstance(relax, functools.partial):
+            relax = Fixed(relax.func, *relax.args, **relax.keywords)
+        self.relax = relax
+
+    def __repr__(self) -> str:
+        """Shape and dtype of the logits, and the relaxation."""
+        name = getattr(self.relax, "__name__", repr(self.relax))
+        return described(
+            self,
+            lambda: (
+                f"RelaxedPlackettLuce(logits: {self.logits.shape}, dtype={self.logits.dtype}, "
+                f"relax: {name})"
+            ),
+        )
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -305,7 +370,8 @@ class RelaxedPlackettLuce:
         """
         dtype = self.logits.dtype
         noise = gumbel(key, (*sample_shape, *self.logits.shape), working(dtype))
-        return self.relax(self.logits + noise.astype(dtype), tau=self.tau)
+        perturbed = self.logits.astype(noise.dtype) - largest(self.logits) + noise
+        return self.relax(perturbed.astype(dtype), tau=self.tau)
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> RelaxedPermutation:
         """`rsample` without gradients."""
@@ -345,6 +411,7 @@ def stochastic_neuralsort(
     Reference: Grover et al. (2019), Section 4.1. Time and memory: `samples` times those of
     `neuralsort`.
     """
+    _checks.static(samples=samples)
     samples = _options.samples(samples)
     scores = _checks.scores("stochastic_neuralsort(scores)", scores)
     return RelaxedPlackettLuce(tau, scores).rsample(key, (samples,))

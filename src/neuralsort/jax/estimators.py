@@ -25,6 +25,7 @@ from .distributions import PlackettLuce, RelaxedPlackettLuce
 from .gradients import score_function_loss
 from .operators import Relaxation
 from .permutation import HardPermutation, RelaxedPermutation
+from .rankings import largest
 from .relaxations import neuralsort
 
 Cost = Callable[[RelaxedPermutation], Array]
@@ -98,6 +99,7 @@ def relaxed_expectation(
 
     Reference: Grover et al. (2019), Section 4.1.
     """
+    _checks.static(samples=samples)
     model = RelaxedPlackettLuce(tau, logits, relax=relax)
     P = model.rsample(key, (_options.samples(samples),))
     return _costs(cost, P).mean(0)
@@ -185,6 +187,7 @@ def score_function_expectation(
 
     Reference: Williams (1992); Kool et al. (2019).
     """
+    _checks.static(samples=samples)
     model = PlackettLuce(logits)
     rankings = model.sample(key, (_options.samples(samples),))
     costs = _hard_costs(cost, rankings, logits)
@@ -237,7 +240,9 @@ def rebar_expectation(
 
     Reference: Tucker et al. (2017).
     """
-    model = PlackettLuce(logits)
+    _checks.static(samples=samples)
+    logits = _checks.scores("rebar_expectation(logits)", logits)
+    model = PlackettLuce(logits - largest(logits))  # noise must not drown in an offset
     relaxed = RelaxedPlackettLuce(tau, logits, relax=relax)
     first, second = jax.random.split(_checks.key(key))
     free = relaxed.rsample(first, (_options.samples(samples),))

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from .. import _options
 from . import _checks
 from .distributions import PlackettLuce
 from .operators import Relaxation, relaxed
-from .permutation import RelaxedPermutation, working
+from .permutation import RelaxedPermutation, spoilt_unless, working
 from .relaxations import neuralsort
 
 
@@ -28,6 +28,15 @@ def reduced(values: Array, reduction: str) -> Array:
 def count_present(mask: Array | None, n: int) -> int | Array:
     """How many items there are: n, or `(..., 1)` for padded lists."""
     return n if mask is None else mask.sum(-1, keepdims=True)
+
+
+def beside(
+    caller: str, first: str, second: str, x: Array, other: Array, mask: Array | None
+) -> tuple[Array, Array, Array | None]:
+    """Values with gradient, what goes with each of them, and which are there."""
+    x = _checks.scores(f"{caller}({first})", x)
+    other = lax.stop_gradient(_checks.per_item(f"{caller}({second})", other, x.shape))
+    return x, other, _checks.mask(mask, x.shape)
 
 
 def _log_prob(P: RelaxedPermutation, perm: Array, mask: Array | None, absent: float) -> Array:
@@ -72,7 +81,8 @@ def permutation_cross_entropy(
 
     Raises:
         TypeError: If `target` is not integer, or `mask` not boolean.
-        ValueError: If a shape does not fit, or `reduction` is not known.
+        ValueError: If a shape does not fit, an item is out of range, or `reduction` is not known.
+            Traced items cannot be read: those out of range give NaN.
 
     Example:
         >>> scores = jnp.array([0.3, 0.1, 0.2])
@@ -134,6 +144,7 @@ def knn_loss(
     """
     _checks.relaxed_permutation("knn_loss(P)", P)
     n = P.shape[-1]
+    _checks.static(k=k)
     k = _options.neighbours(k, P.shape[-2])
     lists = (*P.shape[:-2], n)
     same = _checks.per_item("knn_loss(same_label)", same_label, lists).astype(P.dtype)
@@ -179,8 +190,9 @@ def topk_cross_entropy(
 
     Raises:
         TypeError: If `logits` is not floating point or `labels` not integer.
-        ValueError: If a shape does not fit, `k` is out of range, its shares do not sum to 1, or
-            `reduction` is not known.
+        ValueError: If a shape does not fit, `k` or a label is out of range, shares do not sum to
+            1, or `reduction` is not known. Traced labels cannot be read: those out of range give
+            NaN.
 
     Example:
         >>> logits = jnp.array([[2.0, 1.0, 0.0, -1.0]])
@@ -193,15 +205,17 @@ def topk_cross_entropy(
     """
     logits = _checks.scores("topk_cross_entropy(logits)", logits)
     labels = _checks.labels(labels, logits)
+    _checks.static(k=k)
     shares = _options.top_shares(k, logits.shape[-1])
     mask = _checks.mask(mask, logits.shape)
     rows = max(shares)
     at_least = [sum(p for size, p in shares.items() if size > i) for i in range(rows)]
     P = relaxed(logits.astype(working(logits.dtype)), tau, mask, relax).top(rows)
-    everywhere = jnp.broadcast_to(labels[..., None], (*labels.shape, rows))
+    known = (labels >= 0) & (labels < logits.shape[-1])
+    everywhere = jnp.broadcast_to(jnp.where(known, labels, 0)[..., None], (*labels.shape, rows))
     log_weight = _log_prob(P, everywhere, mask, absent=-jnp.inf)
     log_share = jnp.log(jnp.array(at_least, log_weight.dtype))
-    loss = -jax.scipy.special.logsumexp(log_weight + log_share, -1)
+    loss = -jax.scipy.special.logsumexp(log_weight + log_share, -1) * spoilt_unless(known)
     if mask is not None:
         loss = jnp.where(mask.any(-1), loss, 0.0)
     return reduced(loss.astype(logits.dtype), reduction)
@@ -231,7 +245,9 @@ def plackett_luce_nll(
 
     Raises:
         TypeError: If `logits` are not floating point, `ranking` not integer, or `mask` not boolean.
-        ValueError: If a shape does not fit, or `reduction` is not known.
+        ValueError: If a shape does not fit, the places list an item twice, one that is absent or
+            one out of range, or `reduction` is not known. Traced rankings cannot be read: there
+            the loss is NaN.
 
     Example:
         >>> logits = jnp.array([0.0, 1.0, 2.0])

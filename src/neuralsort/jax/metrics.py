@@ -9,9 +9,9 @@ from jax import Array, lax
 
 from .. import _options
 from . import _checks
-from .losses import count_present, reduced
-from .permutation import inverse, working
-from .relaxations.ordering import Ordered, order, share_ties, tie_groups
+from .losses import beside, count_present, reduced
+from .permutation import inverse, spoilt_unless, working
+from .relaxations.ordering import Ordered, descending, order, share_ties, tie_groups
 
 # -- permutations ----------------------------------------------------------------------------------
 
@@ -87,10 +87,20 @@ def _places(perm: Array, target: Array, mask: Array | None) -> tuple[Array, Arra
 # -- rankings by relevance -------------------------------------------------------------------------
 
 
+LARGE = 64
+"""A relevance whose gain is in range for every dtype, also summed and squared."""
+
+
 def gains(relevance: Array, mask: Array | None, dtype: jnp.dtype) -> Array:
-    """What an item is worth, 2^relevance - 1; nothing if it is absent."""
-    worth = jnp.exp2(relevance.astype(dtype)) - 1
-    return worth if mask is None else jnp.where(mask, worth, 0.0)
+    """What an item is worth, 2^relevance - 1; nothing if it is absent.
+
+    Lists with a relevance past `LARGE` count in a larger unit, where nothing overflows.
+    """
+    relevance = relevance.astype(dtype)
+    if mask is not None:
+        relevance = jnp.where(mask, relevance, 0.0)
+    unit = relevance.max(-1, keepdims=True, initial=LARGE) - LARGE
+    return jnp.exp2(relevance - unit) - jnp.exp2(-unit)
 
 
 def discounts(k: int, dtype: jnp.dtype) -> Array:
@@ -139,7 +149,8 @@ def ndcg(
 
     Reference: Järvelin and Kekäläinen (2002); gains of Burges et al. (2005). Time: O(n log n).
     """
-    scores, relevance, mask = _ranked("ndcg", "scores", "relevance", scores, relevance, mask)
+    scores, relevance, mask = _hard("ndcg", "scores", "relevance", scores, relevance, mask)
+    _checks.static(k=k)
     k = _options.cutoff(k, scores.shape[-1])
     o = _ordered(scores, mask)
     worth = gains(relevance, mask, o.values.dtype)
@@ -182,9 +193,10 @@ def mean_reciprocal_rank(
 
     Time: O(n log n).
     """
-    scores, relevance, mask = _ranked(
+    scores, relevance, mask = _hard(
         "mean_reciprocal_rank", "scores", "relevance", scores, relevance, mask
     )
+    _checks.static(k=k)
     k = _options.cutoff(k, scores.shape[-1])
     o = _ordered(scores, mask)
     relevant = relevance > 0 if mask is None else (relevance > 0) & mask
@@ -199,24 +211,35 @@ def _ordered(scores: Array, mask: Array | None) -> Ordered:
     return order(scores, jnp.ones((*scores.shape[:-1], 1), working(scores.dtype)), mask)
 
 
-def _ranked(
-    metric: str, first: str, second: str, scores: Array, other: Array, mask: Array | None
+def _hard(
+    metric: str, first: str, second: str, x: Array, other: Array, mask: Array | None
 ) -> tuple[Array, Array, Array | None]:
-    """Scores without gradient, what goes with each of them, and which are there."""
-    scores = lax.stop_gradient(_checks.scores(f"{metric}({first})", scores))
-    other = _checks.per_item(f"{metric}({second})", other, scores.shape)
-    return scores, lax.stop_gradient(other), _checks.mask(mask, scores.shape)
+    """The same without gradient."""
+    x, other, mask = beside(metric, first, second, x, other, mask)
+    return lax.stop_gradient(x), other, mask
 
 
 # -- correlations of ranks -------------------------------------------------------------------------
 
 
-def average_ranks(x: Array, mask: Array | None) -> Array:
-    """Ranks `(..., n)` from 1 for the largest, ties sharing their mean; absent items come last."""
-    o = _ordered(lax.stop_gradient(x), mask)
-    first, last = tie_groups(o.values, o.room)
-    ranks = (first + last).astype(o.values.dtype) / 2 + 1
-    return jnp.take_along_axis(ranks, inverse(o.perm), -1) * o.poison
+def average_ranks(x: Array, mask: Array | None, dtype: jnp.dtype) -> Array:
+    """Ranks `(..., n)` from 1 for the largest, ties sharing their mean; absent items come last.
+
+    Values are compared in their own dtype: large integers are not floats.
+    """
+    perm = descending(x, mask)
+    values, room = jnp.take_along_axis(x, perm, -1), jnp.zeros(x.shape, int)
+    if mask is not None:  # absent items tie with none
+        room = jnp.cumsum(~jnp.take_along_axis(mask, perm, -1), -1)
+    first, last = tie_groups(values, room)
+    ranks = (first + last).astype(dtype) / 2 + 1
+    return jnp.take_along_axis(ranks, inverse(perm), -1) * _poison(x, mask, dtype)
+
+
+def _poison(x: Array, mask: Array | None, dtype: jnp.dtype) -> Array:
+    """A factor `(..., 1)` for results: NaN for lists that hold a NaN, else 1."""
+    unknown = x != x if mask is None else (x != x) & mask
+    return spoilt_unless(~unknown.any(-1, keepdims=True)).astype(dtype)
 
 
 def spearman(
@@ -244,10 +267,10 @@ def spearman(
 
     Time: O(n log n).
     """
-    x, target, mask = _ranked("spearman", "x", "target", x, target, mask)
+    x, target, mask = _hard("spearman", "x", "target", x, target, mask)
     counted = jnp.ones(x.shape, bool) if mask is None else mask
     n = jnp.maximum(counted.sum(-1, keepdims=True), 1)
-    a, b = (average_ranks(values.astype(working(x.dtype)), mask) for values in (x, target))
+    a, b = (average_ranks(values, mask, working(x.dtype)) for values in (x, target))
     a, b = (jnp.where(counted, ranks - (n + 1) / 2, 0.0) for ranks in (a, b))
     spread = jnp.sqrt((a**2).sum(-1) * (b**2).sum(-1))
     value = jnp.where(spread == 0, 0.0, (a * b).sum(-1) / jnp.where(spread == 0, 1.0, spread))
@@ -279,19 +302,16 @@ def kendall_tau(
 
     Time and memory: O(n^2).
     """
-    x, target, mask = _ranked("kendall_tau", "x", "target", x, target, mask)
-    signs = []
-    for values in (x, target):
-        sign = jnp.sign(_differences(values.astype(working(x.dtype))))
-        if mask is not None:
-            sign = jnp.where(mask[..., None] & mask[..., None, :], sign, 0.0)
-        signs.append(sign)
-    a, b = signs
+    x, target, mask = _hard("kendall_tau", "x", "target", x, target, mask)
+    a, b = (_signs(values, mask, working(x.dtype)) for values in (x, target))
     spread = jnp.sqrt((a**2).sum((-1, -2)) * (b**2).sum((-1, -2)))
     value = (a * b).sum((-1, -2)) / jnp.where(spread == 0, 1.0, spread)
     return reduced(jnp.where(spread == 0, 0.0, value), reduction)
 
 
-def _differences(x: Array) -> Array:
-    """`x_i - x_j` for all pairs; 0 between equal infinities."""
-    return jnp.where(x[..., None] == x[..., None, :], 0.0, x[..., None] - x[..., None, :])
+def _signs(x: Array, mask: Array | None, dtype: jnp.dtype) -> Array:
+    """Signs of the differences of all pairs `(..., n, n)`; 0 for pairs with an absent item."""
+    above = (x[..., None] > x[..., None, :]).astype(dtype)
+    if mask is not None:
+        above = jnp.where(mask[..., None] & mask[..., None, :], above, 0.0)
+    return (above - above.mT) * _poison(x, mask, dtype)[..., None]

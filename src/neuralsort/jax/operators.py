@@ -54,6 +54,7 @@ def _ordered(
     keep the order of their indices in both.
     """
     x = _checks.scores(name, x)
+    _checks.static(dim=dim, descending=descending)
     dim = _options.dim(dim, x.shape)
     mask = _checks.mask(mask, x.shape)
     mask = None if mask is None else jnp.moveaxis(mask, dim, -1)
@@ -79,7 +80,7 @@ def soft_sort(
 
     Args:
         x: Values, any shape.
-        tau: Temperature, as in `relax`. A array broadcasts with the list dimension last.
+        tau: Temperature, as in `relax`. An array broadcasts with the list dimension last.
         dim: The dimension that holds the lists.
         descending: Largest first.
         mask: Boolean, the shape of `x`, True where the item exists. Absent items come last, in
@@ -124,7 +125,7 @@ def soft_sort_by(
         values: The payload, shape `key.shape + payload`: key `(B, n)` sorts values `(B, n)` or
             `(B, n, d)`.
         key: What to sort by.
-        tau: Temperature, as in `relax`. A array broadcasts with the list dimension last.
+        tau: Temperature, as in `relax`. An array broadcasts with the list dimension last.
         dim: The dimension of `key` that holds the lists.
         descending: Largest key first.
         mask: Boolean, the shape of `key`, True where the item exists. Absent items come last,
@@ -171,7 +172,7 @@ def soft_rank(
 
     Args:
         x: Values, any shape.
-        tau: Temperature, as in `relax`. A array broadcasts with the list dimension last.
+        tau: Temperature, as in `relax`. An array broadcasts with the list dimension last.
         dim: The dimension that holds the lists.
         descending: Count from the largest.
         mask: Boolean, the shape of `x`, True where the item exists. Absent items have the last
@@ -216,7 +217,7 @@ def soft_topk(
     Args:
         x: Values, any shape.
         k: How many.
-        tau: Temperature, as in `relax`. A array broadcasts with the list dimension last.
+        tau: Temperature, as in `relax`. An array broadcasts with the list dimension last.
         dim: The dimension that holds the lists.
         largest: The largest values, in descending order; else the smallest, in ascending order.
         mask: Boolean, the shape of `x`, True where the item exists. Absent items are taken
@@ -239,6 +240,7 @@ def soft_topk(
     Time and memory: those of the first k rows of `relax`.
     """
     x = _checks.scores("soft_topk(x)", x)
+    _checks.static(k=k, dim=dim, largest=largest)
     dim = _options.dim(dim, x.shape)
     k = _options.k(k, x.shape[dim])
     P, dim = _ordered("soft_topk(x)", x, tau, dim, largest, mask, relax)
@@ -264,8 +266,9 @@ def soft_quantile(
 
     Args:
         x: Values, any shape, with at least one item along `dim`.
-        q: In [0, 1]: a number, or a 0-d or 1-d array.
-        tau: Temperature, as in `relax`. A array broadcasts with the list dimension last.
+        q: In [0, 1]: a number, or a 0-d or 1-d array. Traced values cannot be read: those outside
+            give NaN.
+        tau: Temperature, as in `relax`. An array broadcasts with the list dimension last.
         dim: The dimension that holds the lists.
         mask: Boolean, the shape of `x`, True where the item exists. Absent items do not count;
             a list of none but these gives NaN.
@@ -294,6 +297,7 @@ def soft_quantile(
         )
     count = _count(mask, x, dim)  # (...)
     q = _checks.quantile(q)
+    q = jnp.where((q >= 0) & (q <= 1), q, jnp.nan)
     at = lax.expand_dims(q.reshape(-1), range(1, count.ndim + 1)) * jnp.maximum(count - 1, 0)
     ascending = jnp.broadcast_to(P.sort(lists), (at.shape[0], *lists.shape))
 
@@ -329,7 +333,7 @@ def soft_median(
 
     Args:
         x: Values, any shape, with at least one item along `dim`.
-        tau: Temperature, as in `relax`. A array broadcasts with the list dimension last.
+        tau: Temperature, as in `relax`. An array broadcasts with the list dimension last.
         dim: The dimension that holds the lists.
         mask: Boolean, the shape of `x`, True where the item exists. Absent items do not count;
             a list of none but these gives NaN.
@@ -371,6 +375,7 @@ def tau_for_blur(scores: Array, *, ranks: float = 1.0, mask: Array | None = None
         Array([0.8], dtype=float32)
     """
     scores = lax.stop_gradient(_checks.scores("tau_for_blur(scores)", scores))
+    _checks.static(ranks=ranks)
     ranks = _options.blur(ranks)
     mask = _checks.mask(mask, scores.shape)
     if mask is not None:

@@ -74,6 +74,7 @@ def fast_soft_sort(
     pooling, of which most data take a few; memory: O(n).
     """
     x = _checks.scores("fast_soft_sort(x)", x)
+    _checks.static(dim=dim, strength=strength)
     dim = _options.dim(dim, x.shape)
     strength = _options.strength(strength)
     entropic = _options.choice("regularization", regularization, REGULARIZATIONS) == "kl"
@@ -83,7 +84,8 @@ def fast_soft_sort(
     s = jnp.take_along_axis(lists.astype(o.values.dtype), o.perm, -1)
     if strength > 0 and x.size:
         unit = jnp.asarray(max(strength, WEAKEST[s.dtype.name]), s.dtype)
-        soft = _project(entropic, _countdown(s), unit, o.values, o.room)
+        small = 1.0 if entropic else _in_range(o.values)
+        soft = _project(entropic, _countdown(s), unit / small, o.values * small, o.room) / small
         s = jnp.where(jnp.isinf(s), s, soft)
     return jnp.moveaxis((sign * s * o.poison).astype(x.dtype), -1, dim)
 
@@ -131,6 +133,7 @@ def fast_soft_rank(
     pooling, of which most data take a few; memory: O(n).
     """
     x = _checks.scores("fast_soft_rank(x)", x)
+    _checks.static(dim=dim, strength=strength)
     dim = _options.dim(dim, x.shape)
     strength = _options.strength(strength)
     entropic = _options.choice("regularization", regularization, REGULARIZATIONS) == "kl"
@@ -156,6 +159,13 @@ def _sorted(lists: Array) -> Ordered:
 def _countdown(s: Array) -> Array:
     """n, ..., 1 for every list."""
     return jnp.broadcast_to(jnp.arange(s.shape[-1], 0, -1, dtype=s.dtype), s.shape)
+
+
+def _in_range(w: Array) -> Array:
+    """A factor for lists `(..., 1)`, with which a quadratic projection scales: no sum overflows."""
+    many = 8 * w.shape[-1]
+    largest = jnp.abs(lax.stop_gradient(w)).max(-1, keepdims=True)
+    return jnp.where(largest > float(jnp.finfo(w.dtype).max) / many, 1 / many, 1.0).astype(w.dtype)
 
 
 @functools.partial(jax.jit, static_argnums=0)

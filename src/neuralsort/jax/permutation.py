@@ -34,6 +34,14 @@ def pytree(*arrays: str, static: tuple[str, ...] = ()) -> Callable[[Class], Clas
     return register
 
 
+def described(one: Any, describe: Callable[[], str]) -> str:
+    """What an object is; its bare leaves, if a map over them put something else than arrays."""
+    try:
+        return describe()
+    except (AttributeError, IndexError, TypeError):
+        return f"{type(one).__name__}{tuple(jax.tree.leaves(one))}"
+
+
 @pytree("_dense", "_perm")
 class RelaxedPermutation:
     r"""A row-stochastic `(..., n, n)` that relaxes a permutation: row = position, column = item.
@@ -94,7 +102,11 @@ class RelaxedPermutation:
 
     def __repr__(self) -> str:
         """Kind, shape, dtype."""
-        return f"RelaxedPermutation({self._kind()}, shape={self.shape}, dtype={self.dtype})"
+
+        def describe() -> str:
+            return f"RelaxedPermutation({self._kind()}, shape={self.shape}, dtype={self.dtype})"
+
+        return described(self, describe)
 
     def _kind(self) -> str:
         return "dense"
@@ -137,10 +149,16 @@ class RelaxedPermutation:
             x: `(..., n)`. One value per item; `P.sort(scores)` is the soft sort.
 
         Returns:
-            `(..., n)`, the value at each position.
+            `(..., n)`, the value at each position. In relaxations of this library a value that is
+            not finite counts only where its item has weight: whatever `x` holds for items that are
+            absent, or infinitely high or low, stays in their own places.
         """
         x = _checks.list_values(x, self.shape[-1], "P.sort(x)")
-        return (self @ x[..., None])[..., 0]
+        out = jnp.promote_types(self.dtype, x.dtype)
+        return self._sort(x.astype(working(out))).astype(out)
+
+    def _sort(self, x: Array) -> Array:
+        return self._product(x[..., None])[..., 0]
 
     def rank(self) -> Array:
         """Soft ranks `(..., n)`: the mean position of each item, from 1 for the largest.
@@ -162,6 +180,7 @@ class RelaxedPermutation:
 
     def top(self, k: int) -> "RelaxedPermutation":
         """The first k rows, an operator of shape `(..., k, n)`."""
+        _checks.static(k=k)
         return self._top(_options.k(k, self.shape[-2]))
 
     def _top(self, k: int) -> "RelaxedPermutation":
@@ -173,13 +192,21 @@ class RelaxedPermutation:
         """`log P[i, perm[i]]`, what a cross-entropy with a known order needs.
 
         Args:
-            perm: `(..., n)` integers. The item at each position.
+            perm: `(..., n)` integers from 0 to n - 1. The item at each position.
 
         Returns:
             `(..., n)`, finite wherever the weight, however small, is not exactly 0.
+
+        Raises:
+            TypeError: If `perm` is not integer.
+            ValueError: If its shape does not fit, or an item is out of range. Traced values cannot
+                be read: there the result is NaN.
         """
+        n = self.shape[-1]
         perm = _checks.positions("log_prob", perm, self.shape[-2])
-        return self._log_prob(perm).astype(self.dtype)
+        _checks.in_range("log_prob", perm, n)
+        known = (perm >= 0) & (perm < n)
+        return (self._log_prob(jnp.where(known, perm, 0)) * spoilt_unless(known)).astype(self.dtype)
 
     def _log_prob(self, perm: Array) -> Array:
         return jnp.log(entries(self._matrix(), perm))
@@ -219,6 +246,17 @@ class RelaxedPermutation:
         """The exact permutation in the forward pass, this relaxation's gradient in the backward."""
         return StraightThrough(self)
 
+    # -- what it leaves out -----------------------------------------------------------------------
+
+    def skipped_mass(self) -> Array:
+        """Bound on the share of each row's weight that products may skip, `(..., n)`.
+
+        It is 0 but for long lists with a `bandwidth`. There it bounds the weight of all items
+        outside the window of the row: where it exceeds 1e-7 (1e-14 in float64) in any row of any
+        list, products visit every item, and skip nothing.
+        """
+        return jnp.zeros(self.shape[:-1], working(self.dtype))
+
 
 @pytree("_perm", static=("_n", "_dtype"))
 class HardPermutation(RelaxedPermutation):
@@ -240,6 +278,9 @@ class HardPermutation(RelaxedPermutation):
         return "hard"
 
     def _matrix(self) -> Array:
+        return self._one_hot()
+
+    def _one_hot(self) -> Array:
         return jax.nn.one_hot(self.permutation(), self._n, dtype=working(self.dtype))
 
     def _product(self, x: Array) -> Array:
@@ -249,7 +290,7 @@ class HardPermutation(RelaxedPermutation):
         perm = self.permutation()
         if perm.shape[-1] == self._n:
             return take_rows(y, inverse(perm))
-        return matmul(self._matrix().mT, y)
+        return matmul(self._one_hot().mT, y)
 
     def _rank(self) -> Array:
         return inverse(self.permutation()).astype(working(self.dtype)) + 1
@@ -296,10 +337,14 @@ class StraightThrough(HardPermutation):
         return f"straight-through {self._soft._kind()}"
 
     def _matrix(self) -> Array:
-        return straight_through(super()._matrix(), self._soft._matrix())
+        return straight_through(self._one_hot(), self._soft._matrix())
 
     def _product(self, x: Array) -> Array:
         return _add_gradient(super()._product(x), self._soft._product(lax.stop_gradient(x)))
+
+    def _sort(self, x: Array) -> Array:
+        hard = super()._product(x[..., None])[..., 0]
+        return _add_gradient(hard, self._soft._sort(lax.stop_gradient(x)))
 
     def _transposed(self, y: Array) -> Array:
         return _add_gradient(super()._transposed(y), self._soft._transposed(lax.stop_gradient(y)))
@@ -316,6 +361,9 @@ class StraightThrough(HardPermutation):
 
     def _top(self, k: int) -> RelaxedPermutation:
         return StraightThrough(self._soft.top(k))
+
+    def skipped_mass(self) -> Array:
+        return self._soft.skipped_mass()
 
 
 @pytree("_of")
@@ -366,6 +414,11 @@ def working(dtype: Any) -> jnp.dtype:
 def matmul(a: Array, b: Array) -> Array:
     """`jnp.matmul` in the longer dtype of the two, which no accelerator shortens."""
     return jnp.matmul(a, b, precision=lax.Precision.HIGHEST)
+
+
+def spoilt_unless(valid: Array) -> Array:
+    """A factor for results: 1, or NaN where what they were made of is not valid."""
+    return jnp.where(valid, 1.0, jnp.nan)
 
 
 def inverse(perm: Array) -> Array:

@@ -7,14 +7,14 @@ or target all equal) has loss 0 and no gradient.
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
 from .. import _options
 from . import _checks
-from .losses import reduced
+from .losses import beside, reduced
 from .metrics import average_ranks, discounts, gains, ideal_dcg
 from .operators import Relaxation, relaxed
-from .permutation import RelaxedPermutation, working
+from .permutation import RelaxedPermutation, spoilt_unless, working
 from .relaxations import neuralsort
 
 
@@ -67,7 +67,8 @@ def neural_ndcg(
     Reference: Pobrotyn and Białobrzeski (2021); without the scaling, with NeuralSort, Swezey et al.
     (2021). Time and memory: those of `2 * iterations + 1` products with `relax`.
     """
-    scores, relevance, mask = _lists("neural_ndcg", "scores", "relevance", scores, relevance, mask)
+    scores, relevance, mask = beside("neural_ndcg", "scores", "relevance", scores, relevance, mask)
+    _checks.static(k=k, iterations=iterations)
     k = _options.cutoff(k, scores.shape[-1])
     worth = gains(relevance, mask, working(scores.dtype))
     P = relaxed(scores.astype(working(scores.dtype)), tau, mask, relax)
@@ -126,7 +127,7 @@ def approx_ndcg(
 
     Reference: Qin, Liu and Li (2010). Time and memory: O(n^2).
     """
-    scores, relevance, mask = _lists("approx_ndcg", "scores", "relevance", scores, relevance, mask)
+    scores, relevance, mask = beside("approx_ndcg", "scores", "relevance", scores, relevance, mask)
     worth = gains(relevance, mask, working(scores.dtype))
     above = jax.nn.sigmoid(-_differences(scores, tau, mask))  # [j, u]: how far u ranks before j
     if mask is not None:
@@ -176,9 +177,9 @@ def spearman_loss(
 
     Reference: Blondel et al. (2020) for the idea. Time and memory: those of `relax`.
     """
-    x, target, mask = _lists("spearman_loss", "x", "target", x, target, mask)
+    x, target, mask = beside("spearman_loss", "x", "target", x, target, mask)
     soft = _centred(relaxed(x.astype(working(x.dtype)), tau, mask, relax).rank(), mask)
-    hard = _centred(average_ranks(target.astype(soft.dtype), mask).astype(soft.dtype), mask)
+    hard = _centred(average_ranks(target, mask, soft.dtype), mask)
     spread, wanted = (soft**2).sum(-1), (hard**2).sum(-1)
     rounding = 8 * float(jnp.finfo(soft.dtype).eps)
     tied = spread <= x.shape[-1] ** 3 * rounding**2
@@ -225,7 +226,7 @@ def kendall_loss(
 
     Reference: Kendall (1938) and Somers (1962) for the statistics. Time and memory: O(n^2).
     """
-    x, target, mask = _lists("kendall_loss", "x", "target", x, target, mask)
+    x, target, mask = beside("kendall_loss", "x", "target", x, target, mask)
     agreement = jnp.tanh(_differences(x, tau, mask))
     return reduced(_mean_over_decided(1 - agreement, target, mask).astype(x.dtype), reduction)
 
@@ -267,21 +268,12 @@ def ranknet_loss(
 
     Reference: Burges et al. (2005). Time and memory: O(n^2).
     """
-    scores, relevance, mask = _lists("ranknet_loss", "scores", "relevance", scores, relevance, mask)
+    scores, relevance, mask = beside("ranknet_loss", "scores", "relevance", scores, relevance, mask)
     cost = jax.nn.softplus(-_differences(scores, tau, mask))
     return reduced(_mean_over_decided(cost, relevance, mask).astype(scores.dtype), reduction)
 
 
 # -- what they share -------------------------------------------------------------------------------
-
-
-def _lists(
-    loss: str, first: str, second: str, x: Array, other: Array, mask: Array | None
-) -> tuple[Array, Array, Array | None]:
-    """Values with gradient, what goes with each of them, and which are there."""
-    x = _checks.scores(f"{loss}({first})", x)
-    other = lax.stop_gradient(_checks.per_item(f"{loss}({second})", other, x.shape))
-    return x, other, _checks.mask(mask, x.shape)
 
 
 def _centred(ranks: Array, mask: Array | None) -> Array:
@@ -293,12 +285,19 @@ def _centred(ranks: Array, mask: Array | None) -> Array:
 
 
 def _differences(x: Array, tau: float | Array, mask: Array | None) -> Array:
-    """`(x_i - x_j) / tau` for all pairs, `(..., n, n)`; absent items stand at 0."""
+    """`(x_i - x_j) / tau` for all pairs, `(..., n, n)`; absent items stand at 0.
+
+    Equal infinities are 0 apart, without gradient; pairs of equal numbers keep theirs.
+    """
     tau = _checks.positive_tau(tau, x)
     tau = tau[..., None] if isinstance(tau, Array) and tau.ndim else tau
     x = x.astype(working(x.dtype))
     x = x if mask is None else jnp.where(mask, x, 0.0)
-    return (x[..., None] - x[..., None, :]) / tau
+    difference = x[..., None] - x[..., None, :]
+    level = jnp.isinf(x)[..., None] & (x[..., None] == x[..., None, :])
+    difference = jnp.where(level, 0.0, difference)
+    endless = jnp.isinf(difference)  # at every temperature, whose gradient is 0 there
+    return jnp.where(endless, difference, jnp.where(endless, 0.0, difference) / tau)
 
 
 def _mean_over_decided(cost: Array, order: Array, mask: Array | None) -> Array:
@@ -307,7 +306,10 @@ def _mean_over_decided(cost: Array, order: Array, mask: Array | None) -> Array:
     if mask is not None:
         decided = decided & mask[..., None] & mask[..., None, :]
     total = jnp.where(decided, cost, 0.0).sum((-1, -2))
-    return total / jnp.maximum(decided.sum((-1, -2)), 1)
+    unknown = order != order  # NaN, which no comparison decides
+    if mask is not None:
+        unknown = unknown & mask
+    return total / jnp.maximum(decided.sum((-1, -2)), 1) * spoilt_unless(~unknown.any(-1))
 
 
 def _one_minus_share(found: Array, ideal: Array) -> Array:

@@ -8,27 +8,50 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 
+def largest(x: Array, mask: Array | None = None) -> Array:
+    """The largest finite value of each list `(..., 1)` that is there, without gradient; else 0."""
+    x = lax.stop_gradient(x)
+    there = jnp.isfinite(x) if mask is None else jnp.isfinite(x) & mask
+    top = jnp.where(there, x, -jnp.inf).max(-1, keepdims=True, initial=-jnp.inf)
+    return jnp.where(top == -jnp.inf, 0.0, top)
+
+
 def reversed_logcumsumexp(x: Array) -> Array:
     """`log sum_{j >= i} exp(x_j)` for each i."""
     return lax.cumlogsumexp(x, axis=x.ndim - 1, reverse=True)
 
 
+def _places_that_count(present: Array, places: int) -> Array:
+    """The first m of the places, for m items present."""
+    return jnp.arange(places) < present.sum(-1, keepdims=True)
+
+
 def _listed(ranking: Array, counts: Array, n: int) -> Array:
     """Which of the n items stand in the places that count, (..., n) boolean."""
     items = jnp.where(counts, ranking, n)  # places that do not count list an item n: none
-    return (items[..., None] == jnp.arange(n)).any(-2)
+    listed = jnp.zeros((*ranking.shape[:-1], n + 1), bool)
+    return jnp.put_along_axis(listed, items, True, -1, inplace=False)[..., :n]
+
+
+def lists_distinct_items(ranking: Array, present: Array) -> Array:
+    """Whether the places that count list distinct items that are there, `(...)` boolean."""
+    n = present.shape[-1]
+    counts = _places_that_count(present, ranking.shape[-1])
+    known = counts & (ranking >= 0) & (ranking < n)
+    return (_listed(ranking, known, n) & present).sum(-1) == counts.sum(-1)
 
 
 def log_density(logits: Array, ranking: Array, mask: Array | None) -> Array:
     """Log-probability that rankings begin with the given places, `(...)`."""
     n, k = logits.shape[-1], ranking.shape[-1]
+    logits = logits - largest(logits, mask)  # an offset costs no digits
     if k == n and mask is None:
         chosen = jnp.take_along_axis(logits, ranking, -1)
         return (chosen - reversed_logcumsumexp(chosen)).sum(-1) if n else chosen.sum(-1)
     # Below every logit by so much that its exponential is 0, but finite: gradients stay numbers.
     absent = jnp.finfo(logits.dtype).min / 4
     present = jnp.ones(logits.shape, bool) if mask is None else mask
-    counts = jnp.arange(k) < present.sum(-1, keepdims=True)
+    counts = _places_that_count(present, k)
     others = jnp.where(_listed(ranking, counts, n) | ~present, absent, logits)
     peak = lax.stop_gradient(others.max(-1, keepdims=True, initial=absent))
     unlisted = jnp.log(jnp.exp(others - peak).sum(-1, keepdims=True)) + peak

@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ..permutation import matmul
+
 # Entries of the largest array that a block forms, and the most and fewest rows of one.
 ENTRIES = 1 << 22
 MOST, FEWEST = 128, 8
@@ -64,9 +66,25 @@ def normalised(fall: Array) -> Array:
     return weights / weights.sum(-1, keepdims=True)
 
 
+def weighted_mean(weights: Array, x: Array, own: Array) -> Array:
+    """Means `(..., rows)` of values `(..., n)` under weights `(..., rows, n)` that sum to 1.
+
+    Differences from `own` `(..., rows)`, a value typical of the row, are averaged, so an offset of
+    the values costs no digits, in gradients either. Values that are not finite count where they
+    have weight, and get no gradient.
+    """
+    x = x[..., None, :]
+    wild, seen = ~jnp.isfinite(x), lax.stop_gradient(weights) != 0
+    centre = lax.stop_gradient(jnp.where(jnp.isfinite(own), own, 0.0))
+    near = jnp.where(wild | ~seen, 0.0, x - centre[..., None])
+    beyond = jnp.where(wild & seen, lax.stop_gradient(x), 0.0).sum(-1)
+    ones = jnp.ones((x.shape[-1], 1), weights.dtype)  # a product sums more exactly than `sum`
+    return centre + matmul(weights * near, ones)[..., 0] + beyond
+
+
 @dataclass(frozen=True)
 class Sweep:
-    """A plan: which blocks, how large, over which windows. Static, so that shapes are.
+    """One way over the rows: blocks of one size, over windows of one width. Static, as shapes are.
 
     Attributes:
         kernel: Makes the weights.
@@ -80,18 +98,7 @@ class Sweep:
     n: int
     rows: int
     size: int
-    width: int | None
-
-    @classmethod
-    def of(cls, kernel: Kernel, batch: tuple[int, ...], n: int, rows: int, bandwidth: int | None):
-        """Blocks as large as their share of memory allows."""
-        size, lists = MOST, max(1, math.prod(batch))
-        while size > FEWEST and size * n * lists > ENTRIES:
-            size //= 2
-        width = None if bandwidth is None else size + 2 * bandwidth
-        if width is not None and width >= n:
-            width = None
-        return cls(kernel, n, rows, size, width)
+    width: int | None = None
 
     @property
     def _padded(self) -> int:
@@ -100,19 +107,16 @@ class Sweep:
     def _starts(self) -> Array:
         return jnp.arange(0, max(self.rows, 1), self.size)
 
-    def _begins(self) -> Array:
-        """Where windows begin: around their rows, and within the list."""
-        assert self.width is not None
-        around = self._starts() - (self.width - self.size) // 2
-        return jnp.clip(around, 0, self._padded - self.width)
+    def _begin(self, start: Array) -> Array:
+        """Where the window of a block begins: around its rows, and within the list."""
+        if self.width is None:
+            return jnp.zeros_like(start)
+        return jnp.clip(start - (self.width - self.size) // 2, 0, self._padded - self.width)
 
-    def _windows(self, x: Array) -> Array:
-        """Windows `(blocks, ..., width)` of `(..., n)`."""
-        assert self.width is not None
-        index = self._begins()[:, None] + jnp.arange(self.width)
-        return jnp.moveaxis(x[..., index], -2, 0)
+    def _window(self, x: Array, start: Array) -> Array:
+        return x if self.width is None else cut(x, self._begin(start), self.width)
 
-    def _fill(self, columns: Any) -> Any:
+    def fill(self, columns: Any) -> Any:
         """Columns up to a whole number of blocks; those added are alone in their rooms."""
         filled = per_item(columns, lambda x: pad_items(x, self._padded))
         index = jnp.arange(self._padded)
@@ -125,31 +129,26 @@ class Sweep:
         Falls grow with the distance from the peak, so nothing outside weighs more than the last
         column inside.
         """
-        columns = self._fill(jax.tree.map(lax.stop_gradient, columns))
+        columns = self.fill(jax.tree.map(lax.stop_gradient, columns))
         width = self.width
         if width is None:
             return jnp.zeros((len(self._starts()), *columns.tau.shape[:-1]), columns.tau.dtype)
 
-        def bound(at: Array, begin: Array, window: Any) -> Array:
-            left, right = self.kernel.edges(window._replace(tau=columns.tau), at, self.size)
+        def bound(start: Array) -> Array:
+            begin = self._begin(start)
+            window = per_item(columns, lambda x: self._window(x, start))
+            left, right = self.kernel.edges(window, start - begin, self.size)
             after = jnp.maximum(self.n - begin - width, 0)
             inside = jnp.exp(-left) * begin + jnp.exp(-right) * after
             return jnp.minimum(inside, 1.0).astype(columns.tau.dtype)
 
-        begins = self._begins()
-        windows = per_item(columns, self._windows)._replace(tau=begins)
-        return lax.map(lambda x: bound(*x), (self._starts() - begins, begins, windows))
+        return lax.map(bound, self._starts())
 
-    def _sufficient(self, columns: Any) -> Array:
-        skipped = self.skipped(columns)
-        return (skipped <= SKIPPED[str(skipped.dtype)]).all()
-
-    def _either(self, columns: Any, narrow: Callable[[], Any], wide: Callable[[], Any]) -> Any:
-        if self.width is None:
-            return wide()
-        return lax.cond(self._sufficient(columns), narrow, wide)
-
-    # -- rows out --------------------------------------------------------------------------------
+    def covers(self, place: Array) -> Array:
+        """Whether all places `(..., rows)` lie in the windows of their rows."""
+        start = jnp.arange(self.rows) // self.size * self.size
+        begin = self._begin(start)
+        return ((place >= begin) & (place < begin + (self.width or self._padded))).all()
 
     def rows_of(self, each: Callable[..., Array], columns: Any, x: Array, y: Array) -> Array:
         """`each(fall, x, y, index)` for every block, joined: `(..., rows)`.
@@ -161,29 +160,16 @@ class Sweep:
             x: `(..., n)`. One entry per column.
             y: `(..., rows)`. One entry per row.
         """
-        columns, x = self._fill(columns), pad_items(x, self._padded)
+        columns, x = self.fill(columns), pad_items(x, self._padded)
         y = pad_items(y, self._padded)
 
         @jax.checkpoint
-        def block(start: Array, begin: Array, columns: Any, x: Array) -> Array:
-            fall = self.kernel.fall(columns, start - begin, self.size)
-            index = begin + jnp.arange(fall.shape[-1])
-            return each(fall, x, cut(y, start, self.size), index)
+        def block(start: Array) -> Array:
+            fall, index = self._fall(columns, start)
+            return each(fall, self._window(x, start), cut(y, start, self.size), index)
 
-        def narrow() -> Array:
-            windows = per_item(columns, self._windows)._replace(tau=self._begins())
-            parts = self._starts(), self._begins(), windows, self._windows(x)
-            return lax.map(lambda p: block(p[0], p[1], p[2]._replace(tau=columns.tau), p[3]), parts)
-
-        def wide() -> Array:
-            return lax.map(
-                lambda start: block(start, jnp.zeros_like(start), columns, x), self._starts()
-            )
-
-        out = jnp.moveaxis(self._either(columns, narrow, wide), 0, -2)
+        out = jnp.moveaxis(lax.map(block, self._starts()), 0, -2)
         return out.reshape(*out.shape[:-2], -1)[..., : self.rows]
-
-    # -- columns out -----------------------------------------------------------------------------
 
     def columns_of(self, each: Callable[..., Array], columns: Any, y: Array) -> Array:
         """The sum over blocks of `each(fall, y, rows, index)`: `(..., n)`.
@@ -194,34 +180,90 @@ class Sweep:
             columns: Of the kernel.
             y: `(..., rows)`. One entry per row.
         """
-        columns, y = self._fill(columns), pad_items(y, self._padded)
+        columns, y = self.fill(columns), pad_items(y, self._padded)
 
         @jax.checkpoint
-        def block(start: Array, begin: Array, columns: Any) -> Array:
-            fall = self.kernel.fall(columns, start - begin, self.size)
-            rows = start + jnp.arange(self.size)
-            return each(fall, cut(y, start, self.size), rows, begin + jnp.arange(fall.shape[-1]))
+        def block(start: Array) -> Array:
+            fall, index = self._fall(columns, start)
+            return each(fall, cut(y, start, self.size), start + jnp.arange(self.size), index)
 
-        def wide_block(start: Array) -> Array:
-            return block(start, jnp.zeros_like(start), columns)
+        def add(total: Array, start: Array) -> tuple[Array, None]:
+            begin = self._begin(start)
+            more = cut(total, begin, self.width or self._padded) + block(start)
+            return lax.dynamic_update_slice_in_dim(total, more, begin, -1), None
 
-        shape = jax.eval_shape(wide_block, self._starts()[0])
-        zeros = jnp.zeros(shape.shape, shape.dtype)
+        shape = jax.eval_shape(block, self._starts()[0])
+        total = jnp.zeros((*shape.shape[:-1], self._padded), shape.dtype)
+        return lax.scan(add, total, self._starts())[0][..., : self.n]
 
-        def narrow() -> Array:
-            def add(total: Array, part: Any) -> tuple[Array, None]:
-                start, begin, window = part
-                index = begin + jnp.arange(self.width)
-                more = block(start, begin, window._replace(tau=columns.tau))
-                return total.at[..., index].add(more), None
+    def _fall(self, columns: Any, start: Array) -> tuple[Array, Array]:
+        """The fall of a block over its window, and the places of the window's columns."""
+        begin = self._begin(start)
+        window = per_item(columns, lambda x: self._window(x, start))
+        fall = self.kernel.fall(window, start - begin, self.size)
+        return fall, begin + jnp.arange(fall.shape[-1])
 
-            windows = per_item(columns, self._windows)._replace(tau=self._begins())
-            return lax.scan(add, zeros, (self._starts(), self._begins(), windows))[0]
 
-        def wide() -> Array:
-            def add(total: Array, start: Array) -> tuple[Array, None]:
-                return total + wide_block(start), None
+@dataclass(frozen=True)
+class Plan:
+    """Over windows where these hold the weights, and over every item where they do not."""
 
-            return lax.scan(add, zeros, self._starts())[0]
+    wide: Sweep
+    narrow: Sweep | None
 
-        return self._either(columns, narrow, wide)[..., : self.n]
+    @classmethod
+    def of(
+        cls,
+        kernel: Kernel,
+        batch: tuple[int, ...],
+        n: int,
+        rows: int,
+        bandwidth: int | None,
+    ) -> "Plan":
+        """Blocks as large as their share of memory allows."""
+        lists = max(1, math.prod(batch))
+        wide = Sweep(kernel, n, rows, _size(lambda size: n, lists))
+        if bandwidth is None:
+            return cls(wide, None)
+        size = _size(lambda size: size + 2 * bandwidth, lists)
+        width = size + 2 * bandwidth
+        return cls(wide, None if width >= n else Sweep(kernel, n, rows, size, width))
+
+    def skipped(self, columns: Any) -> Array:
+        """Bound on the mass that is left out of each row, `(..., rows)`."""
+        sweep = self.narrow or self.wide
+        by_block = jnp.moveaxis(sweep.skipped(columns), 0, -1)
+        return jnp.repeat(by_block, sweep.size, axis=-1)[..., : sweep.rows]
+
+    def rows_of(
+        self,
+        each: Callable[..., Array],
+        columns: Any,
+        x: Array,
+        y: Array,
+        places: Array | None = None,
+    ) -> Array:
+        """`Sweep.rows_of`; windows must also hold the `places` `(..., rows)`, where given."""
+        return self._choose(lambda way: way.rows_of(each, columns, x, y), columns, places)
+
+    def columns_of(self, each: Callable[..., Array], columns: Any, y: Array) -> Array:
+        """`Sweep.columns_of`."""
+        return self._choose(lambda way: way.columns_of(each, columns, y), columns, None)
+
+    def _choose(self, go: Callable[[Sweep], Array], columns: Any, places: Array | None) -> Array:
+        wide, narrow = self.wide, self.narrow
+        if narrow is None:
+            return go(wide)
+        skipped = narrow.skipped(columns)
+        enough = (skipped <= SKIPPED[str(skipped.dtype)]).all()
+        if places is not None:
+            enough = enough & narrow.covers(places)
+        return lax.cond(enough, lambda: go(narrow), lambda: go(wide))
+
+
+def _size(width: Callable[[int], int], lists: int) -> int:
+    """Rows of a block: as many as its entries, over the width of its window, allow."""
+    size = MOST
+    while size > FEWEST and size * width(size) * lists > ENTRIES:
+        size //= 2
+    return size

@@ -26,7 +26,7 @@ import numpy as np
 from jax import Array, lax
 
 from ... import _options
-from .. import _checks
+from ..gradients import straight_through
 from ..permutation import (
     HardPermutation,
     RelaxedPermutation,
@@ -35,8 +35,9 @@ from ..permutation import (
     take_rows,
     working,
 )
-from .lazy import ScorePermutation
+from ..rankings import largest
 from .ordering import descending, order
+from .scored import ScorePermutation, relaxed
 
 KINDS = {"odd_even": "n layers of neighbours", "bitonic": "O(log^2 n) layers, far pairs first"}
 
@@ -100,17 +101,16 @@ def sorting_network(
     reciprocal swap. Time per payload column: O(n^2) for odd-even, O(n log^2 n) for bitonic; the
     matrix itself is n such columns. Memory: O(n) per layer and column.
     """
-    scores = _checks.scores("sorting_network(scores)", scores)
-    tau = _checks.tau(tau, scores)
     _options.choice("kind", kind, KINDS)
     _options.choice("swap", swap, TAILS)
-    mask = _checks.mask(mask, scores.shape)
-    n = scores.shape[-1]
-    if not n or (not isinstance(tau, Array) and tau == 0):
-        return HardPermutation(descending(scores, mask), n, scores.dtype)
-    tau = jnp.broadcast_to(jnp.asarray(tau, working(scores.dtype)), (*scores.shape[:-1], 1))
-    network: Any = Network(kind == "bitonic", swap)
-    return NetworkPermutation("sorting_network", network, scores, tau, mask, n, None)
+
+    def make(scores: Array, tau: Array, mask: Array | None) -> RelaxedPermutation:
+        n = scores.shape[-1]
+        if not n:
+            return HardPermutation(descending(scores, mask), n, scores.dtype)
+        return NetworkPermutation(Network(kind == "bitonic", swap), scores, tau, mask, n)
+
+    return relaxed("sorting_network", make, scores, tau, mask)
 
 
 # -- layers ----------------------------------------------------------------------------------------
@@ -234,10 +234,13 @@ class Network:
         )
         at = jnp.take_along_axis(inverse(o.perm), items, -1)
         info = jnp.finfo(o.values.dtype)
-        largest, far = float(info.max) / 4, float(info.max) ** 0.3  # differences and cubes of these
-        values = jnp.clip(jnp.take_along_axis(o.values, at, -1), -largest, largest)
+        # Lists of which differences would overflow are compared in a larger unit.
+        extent = jnp.abs(lax.stop_gradient(o.values)).max(-1, keepdims=True)
+        unit = jnp.where(extent > float(info.max) / 8, 8.0, 1.0).astype(o.values.dtype)
+        tau = jnp.maximum(o.tau / unit, float(info.tiny))
+        values = jnp.take_along_axis(o.values / unit, at, -1)
         rooms = jnp.take_along_axis(o.room, at, -1)
-        reach = far * lax.stop_gradient(o.tau)
+        reach = float(info.max) ** 0.3 * lax.stop_gradient(tau)  # whose cube is a number
 
         def compare(state: Any, layer: Any) -> tuple[Any, Shares]:
             x, low, room = state
@@ -250,7 +253,7 @@ class Network:
             wrong = side * jnp.where(mixes, ahead, other_room - room)
             swapped = (wrong > 0) & live
             apart = jnp.where(swapped, side, -side) * ahead
-            apart = jnp.clip(apart, max=reach) / o.tau
+            apart = jnp.clip(apart, max=reach) / tau
             smaller = jnp.where(mixes, SMALLER_SHARES[self.swap](apart), 0.0)
             kept = jnp.where(swapped, other, x)
             step = smaller * jnp.where(swapped, ahead, -ahead)
@@ -290,31 +293,42 @@ def _inverse(wires: Array, width: int) -> Array:
 # -- the operator ----------------------------------------------------------------------------------
 
 
-@pytree("_scores", "_tau", "_mask", static=("_name", "_kernel", "_rows", "_bandwidth"))
+@pytree("_scores", "_tau", "_mask", static=("_network", "_rows"))
 class NetworkPermutation(ScorePermutation):
     """The relaxed permutation of a sorting network: products pass through its layers."""
 
-    _kernel: Network  # pyright: ignore
+    def __init__(
+        self, network: Network, scores: Array, tau: Array, mask: Array | None, rows: int
+    ) -> None:
+        super().__init__(scores, tau, mask, rows)
+        self._network = network
 
     def _kind(self) -> str:
-        return self._name
+        return "sorting_network"
 
-    def _long(self) -> bool:
-        return False
-
-    is_unimodal = RelaxedPermutation.is_unimodal
-    _log_prob = RelaxedPermutation._log_prob
-    _entropy = RelaxedPermutation._entropy
+    def _top(self, k: int) -> RelaxedPermutation:
+        return NetworkPermutation(self._network, *self._lists(), k)
 
     def _matrix(self) -> Array:
         return self._product(jnp.eye(self.shape[-1], dtype=working(self.dtype)))
 
     def _product(self, x: Array) -> Array:
-        return _product(self._kernel, self._rows, *self._lists(), x)
+        return _product(self._network, self._rows, *self._lists(), x)
+
+    def _sort(self, x: Array) -> Array:
+        # Layers multiply by 0 too: what is not finite and mixes with nothing is kept out of them.
+        apart = jnp.isinf(self._scores)
+        if self._mask is not None:
+            apart = apart | ~self._mask
+        alone = apart & ~jnp.isfinite(x)
+        soft = super()._sort(jnp.where(alone, 0.0, x))
+        perm = jnp.broadcast_to(self.permutation(), soft.shape)
+        own = jnp.take_along_axis(jnp.broadcast_to(x, alone.shape), perm, -1)
+        return jnp.where(jnp.take_along_axis(alone, perm, -1), own, soft)
 
     def _transposed(self, y: Array) -> Array:
         rows = jnp.pad(y, [*[(0, 0)] * (y.ndim - 2), (0, self.shape[-1] - self._rows), (0, 0)])
-        return _transposed(self._kernel, *self._lists(), rows)
+        return _transposed(self._network, *self._lists(), rows)
 
     def _rank(self) -> Array:
         place = jnp.arange(1, self.shape[-1] + 1, dtype=working(self.dtype))
@@ -326,7 +340,10 @@ def _product(network: Network, rows: int, *args: Any) -> Array:
     *lists, x = args
     places, shares, poison = network.shares(*lists)
     wires = _for_all(take_rows(x, places.item_of_wire), lists[0])
-    wires = network.mix(wires, shares, x.shape[-2], reverse=False)
+    mix = functools.partial(network.mix, shares=shares, n=x.shape[-2], reverse=False)
+    # Gradients are those of differences from one value, so an offset costs them no digits.
+    centre = largest(wires.mT, places.live[..., None, :]).mT
+    wires = straight_through(mix(wires), mix(wires - centre) + centre)
     return take_rows(wires, places.wire_of_row[..., :rows]) * poison[..., None]
 
 

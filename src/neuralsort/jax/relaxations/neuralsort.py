@@ -9,7 +9,7 @@ from jax import Array, lax
 
 from ..permutation import RelaxedPermutation
 from .blocks import cut, per_item
-from .lazy import relaxed
+from .lazy import relaxed_by
 from .ordering import Ordered, linked, tie_groups
 
 # Scores farther apart than this many temperatures are as good as this far; times n it is a number.
@@ -62,7 +62,7 @@ def neuralsort(
     Reference: Grover et al. (2019), Eq. 5. Time: O(n^2) per list, or O(n bandwidth). Memory: O(n^2)
     up to 512 items, then O(n) for any data.
     """
-    return relaxed("neuralsort", NeuralSortKernel(), scores, tau, mask, bandwidth)
+    return relaxed_by("neuralsort", NeuralSortKernel(), scores, tau, mask, bandwidth)
 
 
 class Columns(NamedTuple):

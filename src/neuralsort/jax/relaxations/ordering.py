@@ -66,7 +66,7 @@ def descending(scores: Array, mask: Array | None = None) -> Array:
     scores = lax.stop_gradient(scores)
     if mask is None:
         return jnp.argsort(scores, axis=-1, stable=True, descending=True)
-    perm = jnp.argsort(jnp.where(mask, scores, 0.0), axis=-1, stable=True, descending=True)
+    perm = jnp.argsort(jnp.where(mask, scores, 0), axis=-1, stable=True, descending=True)
     last = jnp.argsort(~jnp.take_along_axis(mask, perm, -1), axis=-1, stable=True)
     perm = jnp.take_along_axis(perm, last, -1)
     present = mask.sum(-1, keepdims=True)

@@ -23,11 +23,14 @@ from ..permutation import (
     entries,
     inverse,
     pytree,
+    take_rows,
     working,
 )
+from .blocks import weighted_mean
 from .lazy import falls
 from .neuralsort import NeuralSortKernel
-from .ordering import descending, order
+from .ordering import order
+from .scored import relaxed
 
 
 def sinkhorn(
@@ -170,21 +173,22 @@ def sinkhorn_sort(
     Reference: Cuturi et al. (2019), Eq. 4, with squared distances. Time: O(n^2) per iteration;
     memory: O(n^2), and O(n) per iteration for the gradient.
     """
-    scores = _checks.scores("sinkhorn_sort(scores)", scores)
-    tau = _checks.tau(tau, scores)
-    mask = _checks.mask(mask, scores.shape)
-    iterations, tolerance = _options.iterations(iterations), _options.tolerance(tolerance)
-    perm = descending(scores, mask)
-    if not isinstance(tau, Array) and tau == 0:
-        return HardPermutation(perm, scores.shape[-1], scores.dtype)
-    tau = jnp.broadcast_to(jnp.asarray(tau, working(scores.dtype)), (*scores.shape[:-1], 1))
-    o = order(scores, tau, mask)
-    if not scores.shape[-1]:
-        return RelaxedPermutation(jnp.zeros((*scores.shape, 0), scores.dtype), perm)
-    log = _balanced(-falls(NeuralSortKernel(), o, scores.shape[-1]), iterations, tolerance)
-    log = log * o.poison[..., None]
-    by_item = jnp.take_along_axis(log, inverse(perm)[..., None, :], -1)
-    return LogPermutation(by_item, scores.dtype, perm)
+    iterations, tolerance = _repetitions(iterations, tolerance)
+
+    def make(scores: Array, tau: Array, mask: Array | None) -> RelaxedPermutation:
+        o = order(scores, tau, mask)
+        log = _balanced(-falls(NeuralSortKernel(), o, scores.shape[-1]), iterations, tolerance)
+        log = log * o.poison[..., None]
+        by_item = jnp.take_along_axis(log, inverse(o.perm)[..., None, :], -1)
+        return LogPermutation(by_item, scores.dtype, o.perm)
+
+    return relaxed("sinkhorn_sort", make, scores, tau, mask)
+
+
+def _repetitions(iterations: int, tolerance: float | None) -> tuple[int, float | None]:
+    """How often to normalise, and when to stop before."""
+    _checks.static(iterations=iterations, tolerance=tolerance)
+    return _options.iterations(iterations), _options.tolerance(tolerance)
 
 
 # -- matrices --------------------------------------------------------------------------------------
@@ -201,7 +205,7 @@ def _assign(
     """Checks the options that `sinkhorn` and `gumbel_sinkhorn` share, and does what they share."""
     n = logits.shape[-1]
     tau = _checks.tau(tau, logits[..., 0] if n else logits.sum(-1))
-    iterations, tolerance = _options.iterations(iterations), _options.tolerance(tolerance)
+    iterations, tolerance = _repetitions(iterations, tolerance)
     mask = _checks.mask(mask, logits.shape[:-1])
     scaled = logits.astype(working(logits.dtype)) + noise
     if mask is not None:
@@ -253,6 +257,12 @@ class LogPermutation(RelaxedPermutation):
         # A compiled exponential may lose a NaN.
         return jnp.where(jnp.isnan(self._log), self._log, jnp.exp(self._log))
 
+    def _sort(self, x: Array) -> Array:
+        own = jnp.zeros((self.shape[-2],), x.dtype)
+        if self._perm is not None:
+            own = take_rows(x[..., None], self._perm)[..., 0]
+        return weighted_mean(self._matrix(), x, own)
+
     def _log_prob(self, perm: Array) -> Array:
         return entries(self._log, perm)
 
@@ -273,17 +283,20 @@ def _balanced(log: Array, iterations: int, tolerance: float | None) -> Array:
     spoilt = jnp.isnan(lax.stop_gradient(log)).any((-1, -2), keepdims=True)
     log = straight_through(jnp.where(spoilt, 0.0, log), log)
 
-    @jax.checkpoint
-    def step(g: Array) -> Array:
+    def better(g: Array) -> Array:
         f = -logsumexp(log + g[..., None, :], -1)
         return -logsumexp(log + f[..., None], -2)
 
+    @jax.checkpoint  # around all of it: a branch would keep what it computes
+    def step(g: Array, done: Array) -> Array:
+        return better(g) if tolerance is None else lax.cond(done, lambda g: g, better, g)
+
     def iterate(state: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], None]:
         g, done = state
-        if tolerance is None:
-            return (step(g), done), None
-        after = lax.cond(done, lambda g: g, step, g)
-        return (after, done | (jnp.abs(after - g) <= tolerance).all()), None
+        after = step(g, done)
+        if tolerance is not None:
+            done = done | (jnp.abs(after - g) <= tolerance).all()
+        return (after, done), None
 
     start = jnp.zeros_like(log[..., 0, :]), jnp.zeros((), bool)
     (g, _), _ = lax.scan(iterate, start, None, length=iterations)

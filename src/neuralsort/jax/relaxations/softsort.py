@@ -7,10 +7,11 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ... import _options
+from .. import _checks
 from ..gradients import straight_through
 from ..permutation import RelaxedPermutation
 from .blocks import cut
-from .lazy import relaxed
+from .lazy import relaxed_by
 from .ordering import Ordered, share_ties, tie_groups
 
 # Scores farther apart than this many units are as good as this far; its square is a number.
@@ -60,8 +61,9 @@ def softsort(
     Reference: Prillo and Eisenschlos (2020), Eq. 3. Time: O(n^2) per list, or O(n bandwidth).
     Memory: O(n^2) up to 512 items, then O(n) for any data.
     """
+    _checks.static(power=power)
     kernel = SoftSortKernel(_options.power(power))
-    return relaxed("softsort", kernel, scores, tau, mask, bandwidth)
+    return relaxed_by("softsort", kernel, scores, tau, mask, bandwidth)
 
 
 class Columns(NamedTuple):

@@ -1,0 +1,124 @@
+"""Losses, metrics and operators in JAX at their edges: indices, integers, infinities, options.
+
+Values that cannot be read while tracing give NaN where an error would have been raised.
+"""
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax")
+
+import jax.numpy as jnp  # noqa: E402
+
+import neuralsort.jax as ns  # noqa: E402
+
+INF, NAN = float("inf"), float("nan")
+SCORES = jnp.array([0.3, -1.0, 2.0, 0.5])
+
+# -- indices and quantiles -------------------------------------------------------------------------
+
+OUT_OF_RANGE = {
+    "label": (lambda y: ns.topk_cross_entropy(SCORES[None], y, k=1, tau=1.0), [9]),
+    "ignored label": (lambda y: ns.topk_cross_entropy(SCORES[None], y, k=1, tau=1.0), [-100]),
+    "log_prob": (lambda z: ns.neuralsort(SCORES).log_prob(z)[-1], [0, 1, 2, 9]),
+    "target": (lambda z: ns.permutation_cross_entropy(ns.neuralsort(SCORES), z), [0, 1, 2, 7]),
+    "negative": (lambda z: ns.permutation_cross_entropy(ns.neuralsort(SCORES), z), [0, 1, 2, -1]),
+    "ranking": (lambda z: ns.plackett_luce_nll(SCORES, z), [0, 1, 2, 4]),
+    "from the end": (lambda z: ns.plackett_luce_nll(SCORES, z), [-1, 0, 1, 2]),
+    "twice": (lambda z: ns.plackett_luce_nll(SCORES, z), [3, 1, 1]),
+    "low quantile": (lambda q: ns.soft_quantile(SCORES, q), -0.5),
+    "no quantile": (lambda q: ns.soft_quantile(SCORES, q), NAN),
+}
+
+
+@pytest.mark.parametrize("name", OUT_OF_RANGE)
+def test_values_out_of_range_raise_and_give_nan_when_traced(name):
+    function, value = OUT_OF_RANGE[name]
+    with pytest.raises(ValueError, match=r"from 0 to 3|lie in \[0, 1\]"):
+        function(jnp.array(value))
+    assert np.isnan(jax.jit(function)(jnp.array(value)))
+
+
+def test_places_behind_the_mask_may_hold_anything():
+    mask = jnp.array([True, False, True, True])
+    P = ns.neuralsort(SCORES, mask=mask)
+    wanted = ns.permutation_cross_entropy(P, jnp.array([2, 3, 0, 1]), mask=mask)
+    assert ns.permutation_cross_entropy(P, jnp.array([2, 3, 0, -100]), mask=mask) == wanted
+
+
+# -- targets ---------------------------------------------------------------------------------------
+
+
+def test_large_integers_are_ranked_as_integers():
+    x, target = jnp.array([0.1, 0.2, 0.4, 0.3]), 1_700_000_000 + jnp.arange(4)
+    small = jnp.arange(4)
+    for metric in (ns.metrics.spearman, ns.metrics.kendall_tau):
+        assert metric(x, target) == metric(x, small)
+        assert metric(x, target.astype(jnp.uint32)) == metric(x, small)
+    assert ns.spearman_loss(x, target, tau=0.1) == ns.spearman_loss(x, small, tau=0.1)
+
+
+def test_unknown_targets_spoil_their_list():
+    x, target = jnp.stack([SCORES, SCORES]), jnp.array([[1.0, NAN, 2.0, 3.0], [1.0, 0.0, 2.0, 3.0]])
+    there = ~jnp.isnan(target)
+    for loss in (ns.kendall_loss, ns.ranknet_loss, ns.spearman_loss):
+        value = loss(x, target, tau=1.0, reduction="none")
+        np.testing.assert_array_equal(np.isnan(value), [True, False])
+        assert np.isfinite(loss(x, target, tau=1.0, mask=there))
+    for metric in (ns.metrics.kendall_tau, ns.metrics.spearman):
+        np.testing.assert_array_equal(np.isnan(metric(x, target, reduction="none")), [True, False])
+        assert np.isfinite(metric(x, target, mask=there))
+
+
+def test_relevance_may_be_large():
+    """Gains of 2^200 and 2^198 are to each other as those of 2^40 and 2^38."""
+    large, small = jnp.array([198, 0, 0, 200]), jnp.array([38, 0, 0, 40])
+    for value in (
+        lambda r: ns.metrics.ndcg(SCORES, r),
+        lambda r: ns.neural_ndcg(SCORES, r, tau=0.1),
+        lambda r: ns.approx_ndcg(SCORES, r, tau=0.1),
+    ):
+        np.testing.assert_allclose(value(large), value(small), rtol=1e-6)
+    assert np.isnan(ns.neural_ndcg(SCORES, jnp.array([INF, 0.0, 1.0, 2.0]), tau=0.1))
+
+
+@pytest.mark.parametrize("loss", [ns.approx_ndcg, ns.kendall_loss, ns.ranknet_loss])
+def test_infinite_scores_are_far_from_all_others(loss):
+    relevance = jnp.array([1, 0, 2, 0])
+
+    def value(x, tau):
+        return loss(x, relevance, tau=tau)
+
+    gradient = jax.jit(jax.value_and_grad(value, argnums=(0, 1)))
+    found, (to_x, to_tau) = gradient(jnp.array([1.0, -INF, 2.0, -INF]), jnp.array(1.0))
+    wanted, (near_x, near_tau) = gradient(jnp.array([1.0, -1e6, 2.0, -1e6]), jnp.array(1.0))
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    np.testing.assert_allclose(to_x, near_x, atol=1e-6)
+    np.testing.assert_allclose(to_tau, near_tau, atol=1e-6)
+    tied, _ = gradient(jnp.ones(4), jnp.array(1.0))[1]
+    assert np.abs(tied[2]) > 1e-3
+
+
+def test_costs_are_floating_point():
+    with pytest.raises(TypeError, match=r"`cost` expects a floating-point array, got int32"):
+        ns.score_function_loss(SCORES, jnp.arange(4))
+
+
+# -- options ---------------------------------------------------------------------------------------
+
+STATIC = {
+    "k": lambda k: ns.neuralsort(SCORES).top(k).to_dense(),
+    "samples": lambda s: ns.stochastic_neuralsort(SCORES, samples=s, key=jax.random.key(0)).rank(),
+    "bandwidth": lambda b: ns.neuralsort(SCORES, bandwidth=b).rank(),
+    "descending": lambda d: ns.soft_sort(SCORES, descending=d),
+    "largest": lambda d: ns.soft_topk(SCORES, 2, largest=d).values,
+    "power": lambda p: ns.softsort(SCORES, power=p).rank(),
+    "iterations": lambda i: ns.sinkhorn_sort(SCORES, iterations=i).rank(),
+    "strength": lambda s: ns.fast_soft_rank(SCORES, strength=s),
+}
+
+
+@pytest.mark.parametrize("name", STATIC)
+def test_traced_options_are_told_to_be_static(name):
+    with pytest.raises(TypeError, match=rf'`{name}` must be known .* static_argnames="{name}"'):
+        jax.jit(STATIC[name])(2)
