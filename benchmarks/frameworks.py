@@ -4,9 +4,8 @@ import argparse
 import functools
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 from benchmarks.bars import Bar
 from benchmarks.progress import Progress
 from benchmarks.record import Measurement, environment, write_lines
-from benchmarks.table import markdown
+from benchmarks.table import markdown, milliseconds
 
 FORWARD, BOTH = "forward", "forward+backward"
 OTHERS = ("jax", "ott-jax", "tensorflow")
@@ -147,13 +146,6 @@ def _prepared(
     return result, call
 
 
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "missing"
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Times everybody in turns and prints one table and one bar."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.frameworks", description=__doc__)
@@ -181,22 +173,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     result.rounds += 1
     results = [result for result, _ in jobs]
     if options.json:
-        write_lines(options.json, results)
+        write_lines(options.json, results, OTHERS)
 
-    versions = ", ".join(f"{name} {_version(name)}" for name in OTHERS)
-    print(f"{versions}; {environment()['machine']['processor']}")
+    where = environment(OTHERS)
+    versions = ", ".join(f"{name} {where['versions'][name] or 'missing'}" for name in OTHERS)
+    print(f"{versions}; {where['machine']['processor']}")
     print(f"float32, {options.batch} x {options.n}, best of {options.rounds} rounds in turns\n")
-    rows = [
-        (r.contender, r.mode, f"{r.value * 1e3:.1f}" if r.value is not None else "-", r.note)
-        for r in results
-    ]
-    print(markdown(("what", "mode", "ms", "note"), rows), end="\n\n")
+    print(table(results), end="\n\n")
     known = {r.contender: r.value for r in results if r.mode == FORWARD and r.value is not None}
     ours, ott = (known.get(contender.name) for contender in CONTENDERS[:2])
     gain = [ott / ours if ours and ott else None]
     bar = Bar("JAX against OTT, forward", gain, 5.0, None, "{:.1f}x".format, at_most=False)
     print(f"{bar.what}: {'-' if bar.worst is None else bar.form(bar.worst)}, bar 5x: {bar.verdict}")
     return 0
+
+
+def table(results: Iterable[Measurement]) -> str:
+    """Milliseconds of everybody, in Markdown."""
+    rows = [(r.contender, r.mode, milliseconds(r.value), r.note) for r in results]
+    return markdown(("what", "mode", "ms", "note"), rows)
 
 
 if __name__ == "__main__":

@@ -10,13 +10,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
 
 from benchmarks.memory import Peak
-from benchmarks.record import environment
+from benchmarks.record import Measurement, environment, write_lines
+from benchmarks.table import markdown
 from neuralsort.neighbors import DifferentiableKNeighborsClassifier
 
 ENGINES = ("faiss", "torch", "sklearn")
@@ -25,7 +27,7 @@ SECONDS, MEBIBYTES = 10.0, 1024
 
 
 def measure(engine: str, queries: int, points: int, features: int, rounds: int) -> dict[str, float]:
-    """Seconds and MiB of a prediction, in this process."""
+    """Seconds and bytes of a prediction, in this process."""
     generator = np.random.default_rng(0)
     labels = generator.integers(10, size=points)
     # Classes that overlap, as embeddings do: neighbours of several labels.
@@ -46,7 +48,7 @@ def measure(engine: str, queries: int, points: int, features: int, rounds: int) 
         start = time.perf_counter()
         model.predict(asked)
         times.append(time.perf_counter() - start)
-    return {"seconds": min(times), "mebibytes": peak.bytes() / 2**20}
+    return {"seconds": min(times), "bytes": peak.bytes()}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,6 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--features", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=3, help="the best counts (3)")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--json", type=Path, metavar="PATH", help="one JSON line per measurement")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     sizes = (options.queries, options.points, options.features, options.rounds)
@@ -65,21 +68,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
         torch.set_num_threads(options.threads)
         print(json.dumps(measure(options.engines[0], *sizes)))
         return 0
+    torch.set_num_threads(options.threads)  # which the lines tell
     where = environment()["machine"]
     print(f"{options.queries:,} queries, {options.points:,} x {options.features} points, k = 9")
     print(f"torch {torch.__version__}, {where['processor']}, {options.threads} threads\n")
-    print(f"bars: {SECONDS:g} s, {MEBIBYTES} MiB\n\n| engine | seconds | MiB |\n|---|---|---|")
     names = ("queries", "points", "features", "rounds", "threads")
     flags = [text for name in names for text in (f"--{name}", str(getattr(options, name)))]
+    measured = []
     for engine in options.engines:
         command = [sys.executable, "-m", "benchmarks.neighbors", "--here", "--engines", engine]
         done = subprocess.run([*command, *flags], capture_output=True, text=True, check=False)
-        if done.returncode:
-            print(f"| {engine} | {done.stderr.strip().splitlines()[-1]} | |")
-            continue
-        found = json.loads(done.stdout)
-        print(f"| {engine} | {found['seconds']:.2f} | {found['mebibytes']:.0f} |")
+        found: dict[str, float] = {} if done.returncode else json.loads(done.stdout)
+        note = done.stderr.strip().splitlines()[-1] if done.returncode else ""
+        for kind in ("seconds", "bytes"):
+            mode = f"predict, {options.features} features"
+            size = (options.queries, options.points)
+            value = found.get(kind)
+            measured.append(
+                Measurement(kind, engine, *size, 0.0, mode, value, note, options.rounds)
+            )
+    print(table(measured))
+    if options.json:
+        write_lines(options.json, measured)
     return 0
+
+
+def table(measured: Sequence[Measurement]) -> str:
+    """Seconds and memory of every engine, in Markdown."""
+    value = {(one.contender, one.kind): one.value for one in measured}
+    notes = {one.contender: one.note for one in measured}
+    rows: list[tuple[str, ...]] = [("bar", f"{SECONDS:g}", f"{MEBIBYTES}")]
+    for engine, note in notes.items():
+        seconds, size = value[engine, "seconds"], value[engine, "bytes"]
+        told = seconds is not None and size is not None
+        numbers = (f"{seconds:.2f}", f"{size / 2**20:.0f}") if told else (note, "")
+        rows.append((f"`{engine}`", *numbers))
+    return markdown(("engine", "seconds", "MiB"), rows)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 
+from benchmarks import frameworks
 from benchmarks.bars import BOTH, FORWARD, MILLION
 from benchmarks.record import Measurement
 from benchmarks.table import (
@@ -21,6 +22,7 @@ from benchmarks.table import (
 
 ROOT = Path(__file__).parent.parent
 LINES = ROOT / "results" / "benchmarks" / "sorting.jsonl"
+FRAMEWORKS = ROOT / "results" / "benchmarks" / "frameworks.jsonl"
 STUDY = ROOT / "results" / "sort.jsonl"
 
 CONTENDERS = {
@@ -96,6 +98,7 @@ def pages() -> dict[Path, str]:
     measurements = read(LINES)
     study = [json.loads(text) for text in STUDY.read_text().splitlines()]
     tables = {
+        "frameworks.md": {"speed": frameworks.table(read(FRAMEWORKS))},
         "relaxations.md": {"prices": prices(measurements), "learned": learned(study)},
         "benchmarks.md": {
             "bars": bars_table(measurements),

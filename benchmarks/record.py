@@ -72,9 +72,14 @@ def _processor() -> str:
     return next((x.split(":", 1)[1].strip() for x in lines if x.startswith("model name")), "")
 
 
-def environment() -> dict[str, Any]:
-    """What a number depends on besides the code measured: versions, commit, machine, threads."""
-    versions = {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES}
+def environment(packages: Iterable[str] = ()) -> dict[str, Any]:
+    """What a number depends on besides the code measured: versions, commit, machine, threads.
+
+    Args:
+        packages: Whose versions belong to it besides the usual ones.
+    """
+    names = (*PACKAGES, *packages)
+    versions = {"python": platform.python_version()} | {name: _version(name) for name in names}
     machine = {
         "system": platform.system(),
         "architecture": platform.machine(),
@@ -89,9 +94,11 @@ def environment() -> dict[str, Any]:
     }
 
 
-def write_lines(path: Path, measurements: Iterable[Measurement]) -> None:
+def write_lines(
+    path: Path, measurements: Iterable[Measurement], packages: Iterable[str] = ()
+) -> None:
     """Writes one JSON line per measurement; the file appears whole or not at all."""
-    where = environment()
+    where = environment(packages)
     lines = [json.dumps(asdict(one) | where) + "\n" for one in measurements]
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as draft:

@@ -1,15 +1,16 @@
 """What changes when `KNeighborsClassifier` in a pipeline learns its representation.
 
 Five folds on two data sets that ship with scikit-learn: accuracy, seconds to fit and to predict,
-and the memory of the fitted model. With `--page docs/neighbors.md` the table is put into that page.
+and the memory of the fitted model. With `--json` every row is also written as a line of results.
 
     python examples/knn_tutorial.py
 """
 
 import argparse
+import json
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,6 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from torch import nn
 
 from neuralsort.neighbors import DifferentiableKNeighborsClassifier
-
-MARKS = ("<!-- table of the tutorial: begin -->", "<!-- end -->")
 
 
 def as_images(X: np.ndarray) -> np.ndarray:  # noqa: N803 - scikit-learn's name
@@ -102,31 +101,39 @@ def measure(make: Callable[[], Any], data: str) -> dict[str, float]:
     return dict(zip(names, np.mean(rows, axis=0).tolist(), strict=True))
 
 
-def table() -> str:
-    """The table in Markdown."""
-    lines = ["| data | model | accuracy | fit | predict | memory |", "|---|---|---|---|---|---|"]
+def rows() -> Iterator[dict[str, Any]]:
+    """What every model does on its data."""
     for data, models in MODELS.items():
         for name, make in models.items():
-            found = measure(make, data)
-            lines.append(
-                f"| {data} | {name} | {100 * found['accuracy']:.2f} % | {found['fit']:.2f} s | "
-                f"{1000 * found['predict']:.0f} ms | {found['memory']:.2f} MiB |"
-            )
-            print(lines[-1], flush=True)
-    return "\n".join(lines)
+            yield {"data": data, "model": name} | measure(make, data)
+
+
+HEADER = "| data | model | accuracy | fit | predict | memory |\n|---|---|---|---|---|---|"
+
+
+def line(row: dict[str, Any]) -> str:
+    """A row of the table, in Markdown."""
+    return (
+        f"| {row['data']} | {row['model']} | {100 * row['accuracy']:.2f} % | "
+        f"{row['fit']:.2f} s | {1000 * row['predict']:.0f} ms | {row['memory']:.2f} MiB |"
+    )
 
 
 def main() -> None:
-    """Prints the table, and puts it into a page if asked to."""
+    """Prints the table, and writes its rows if asked to."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--page", type=Path, help="Markdown file with the marks of the table")
+    parser.add_argument("--json", type=Path, help="file for one JSON line per row")
     options = parser.parse_args()
-    text = table()
-    if options.page:
-        begin, end = MARKS
-        before, rest = options.page.read_text().split(begin)
-        after = rest.split(end, 1)[1]
-        options.page.write_text(f"{before}{begin}\n{text}\n{end}{after}")
+    print(HEADER, flush=True)
+    measured = []
+    for row in rows():
+        measured.append(row)
+        print(line(row), flush=True)
+    if options.json:
+        from neuralsort.experiments.record import environment
+
+        where = environment()
+        options.json.write_text("".join(json.dumps(row | where) + "\n" for row in measured))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """A Plackett-Luce model small enough to list: four items and their 24 rankings."""
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,9 @@ LOGITS = [0.3, -0.7, 1.1, 0.0]
 RANKINGS = list(itertools.permutations(range(4)))
 
 
-def probabilities() -> np.ndarray:
+def probabilities(logits: Sequence[float] = LOGITS) -> np.ndarray:
     """Of each ranking."""
-    return np.exp([oracle.plackett_luce_log_prob(LOGITS, z) for z in RANKINGS])
+    return np.exp([oracle.plackett_luce_log_prob(logits, z) for z in RANKINGS])
 
 
 def frequencies(samples: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -2,12 +2,12 @@
 
 import functools
 import importlib
-import itertools
 
 import numpy as np
 import pytest
 
 from tests import oracle
+from tests.rankings import LOGITS, RANKINGS, frequencies, probabilities
 
 jax = pytest.importorskip("jax")
 
@@ -17,22 +17,6 @@ import neuralsort.jax as ns  # noqa: E402
 from neuralsort.jax.noise import gumbel  # noqa: E402
 
 distributions = importlib.import_module("neuralsort.jax.distributions")
-
-LOGITS = [0.3, -0.7, 1.1, 0.0]
-RANKINGS = list(itertools.permutations(range(4)))
-
-
-def probabilities(logits=LOGITS):
-    return np.exp([oracle.plackett_luce_log_prob(logits, z) for z in RANKINGS])
-
-
-def frequencies(samples):
-    """How often each ranking occurs, and the standard error of a fair sample."""
-    samples = np.asarray(samples).reshape(-1, 4)
-    code = samples @ 4 ** np.arange(4)
-    found = np.array([(code == np.dot(z, 4 ** np.arange(4))).mean() for z in RANKINGS])
-    p = probabilities()
-    return found, p, np.sqrt(p * (1 - p) / len(samples))
 
 
 def test_log_prob_is_the_oracle_s():

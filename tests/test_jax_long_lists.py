@@ -35,13 +35,6 @@ KERNELS = pytest.mark.parametrize("relax", [ns.neuralsort, soft], ids=["neuralso
 
 
 @pytest.fixture
-def x64():
-    jax.config.update("jax_enable_x64", True)
-    yield
-    jax.config.update("jax_enable_x64", False)
-
-
-@pytest.fixture
 def in_blocks(monkeypatch):
     """No list is dense: all are in blocks of a few rows."""
     monkeypatch.setattr(lazy, "LONGEST_DENSE", 0)

@@ -16,13 +16,6 @@ each_kind = pytest.mark.parametrize("kind", KINDS)
 INF, NAN = float("inf"), float("nan")
 
 
-@pytest.fixture
-def x64():
-    jax.config.update("jax_enable_x64", True)
-    yield
-    jax.config.update("jax_enable_x64", False)
-
-
 @pytest.mark.parametrize(
     ("kind", "swap"), [("odd_even", "logistic"), ("bitonic", "cauchy"), ("bitonic", "reciprocal")]
 )

@@ -34,13 +34,6 @@ RELAX = pytest.mark.parametrize("relax", METHODS.values(), ids=METHODS)
 
 
 @pytest.fixture
-def x64():
-    jax.config.update("jax_enable_x64", True)
-    yield
-    jax.config.update("jax_enable_x64", False)
-
-
-@pytest.fixture
 def form(request, monkeypatch):
     """Whether lists of every length are dense, or none: then in blocks of a few rows."""
     monkeypatch.setattr(lazy, "LONGEST_DENSE", 10**9 if request.param == "dense" else 0)

@@ -249,18 +249,16 @@ def test_digits_above_knn_and_neighbourhood_components():
 
 
 def test_the_tutorial_prints_and_writes_its_table(tmp_path, monkeypatch, capsys):
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n{knn_tutorial.MARKS[0]}\nold\n{knn_tutorial.MARKS[1]}\nafter\n")
+    lines = tmp_path / "lines.jsonl"
     some = {"breast cancer": {"plain": KNeighborsClassifier}}
     monkeypatch.setattr(knn_tutorial, "MODELS", some)
-    monkeypatch.setattr("sys.argv", ["knn_tutorial", "--page", str(page)])
+    monkeypatch.setattr("sys.argv", ["knn_tutorial", "--json", str(lines)])
     knn_tutorial.main()
-    assert "| breast cancer | plain | 9" in capsys.readouterr().out
-    text = page.read_text()
-    assert "old" not in text
-    assert text.startswith("before")
-    assert text.endswith("after\n")
-    assert "| breast cancer | plain | 9" in text
+    line = json.loads(lines.read_text())
+    assert line["model"] == "plain"
+    assert 0.9 < line["accuracy"] < 1
+    assert {"versions", "commit", "machine"} <= line.keys()
+    assert f"| breast cancer | plain | {100 * line['accuracy']:.2f} %" in capsys.readouterr().out
 
 
 # -- neighbours ------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ RANDOMNESS = {"generator", "key", "seed"}
 """What a source of randomness is called."""
 
 ONLY_TORCH = {"validate_args", "_instance"}  # values of traced arrays cannot be read; torch's own
-ONLY_JAX = {"bandwidth"}  # shapes are static: windows must be known in advance
+ONLY_JAX = {"bandwidth", "skipped_mass"}  # shapes are static: windows must be known in advance
 ROOMS = ("estimators", "metrics")
 CLASSES = ("PlackettLuce", "RelaxedPermutation", "RelaxedPlackettLuce")
 
@@ -66,7 +66,7 @@ def test_jax_has_the_names_of_torch():
 @pytest.mark.parametrize("name", CLASSES)
 def test_jax_has_the_methods_of_torch(name):
     ours, theirs = public(getattr(nj, name)), public(getattr(nt, name))
-    assert ours <= theirs
+    assert ours <= theirs | ONLY_JAX
     assert theirs - ours <= public(Distribution) | {"device"}
 
 
@@ -87,7 +87,8 @@ def test_arguments_of_functions_in_rooms_have_the_same_names_and_defaults(name):
 def test_arguments_of_methods_have_the_same_names_and_defaults(name):
     theirs = methods(nt, name)
     for method, ours in methods(nj, name).items():
-        assert arguments(ours) == arguments(theirs[method]), method
+        if method not in ONLY_JAX:
+            assert arguments(ours) == arguments(theirs[method]), method
 
 
 def test_tensorflow_has_the_plug_in_subset():
