@@ -65,8 +65,10 @@ def neuralsort(scores: Tensor, *, tau: float | Tensor = 1.0, mask: Tensor | None
     values = tf.where(tf.math.is_inf(values) | ~present, tf.zeros_like(values), values)
     # Compiled exponentials may lose a NaN: none goes in, though its gradient goes through.
     clean = tf.where(spoilt[..., None], tf.zeros_like(values), values)
-    fall = _fall(straight_through(clean, values), room, tau, tf.argsort(perm, axis=-1))
     working = tf.float64 if scores.dtype == tf.float64 else tf.float32
+    outwards = working == tf.float64  # to shorter results a difference of sums is as good
+    rank = tf.argsort(perm, axis=-1)
+    fall = _fall(straight_through(clean, values), room, tau, rank, outwards=outwards)
     weights = tf.exp(tf.cast(-fall, working))  # the peak of every row is 1
     poison = tf.where(spoilt, tf.constant(float("nan"), working), tf.ones([], working))
     total = tf.reduce_sum(weights, -1, keepdims=True)
@@ -124,7 +126,7 @@ def _rooms(values: Tensor, present: Tensor, hard: Tensor) -> Tensor:
     return tf.cumsum(tf.cast(wall, tf.int32), axis=-1)
 
 
-def _fall(values: Tensor, room: Tensor, tau: Tensor, rank: Tensor) -> Tensor:
+def _fall(values: Tensor, room: Tensor, tau: Tensor, rank: Tensor, *, outwards: bool) -> Tensor:
     """How far logits lie below their row's peak: rows in order, columns by item."""
     n = tf.shape(values)[-1]
     index = tf.cast(tf.range(n), values.dtype)
@@ -132,16 +134,26 @@ def _fall(values: Tensor, room: Tensor, tau: Tensor, rank: Tensor) -> Tensor:
     same = tf.equal(room[..., 1:], room[..., :-1])
     steps = (fixed[..., :-1] - fixed[..., 1:]) / tf.stop_gradient(tau)
     gaps = tf.where(same, tf.minimum(steps, WALL), tf.zeros_like(steps))
-    value = _take(_outwards(tf.concat([tf.zeros_like(fixed[..., :1]), gaps], -1)), rank)
+    gaps = tf.concat([tf.zeros_like(fixed[..., :1]), gaps], -1)  # before each position
+
+    def table(offset: Tensor, slope: Tensor) -> Tensor:
+        """`offset_j - offset_i - 2 i (slope_j - slope_i)`, columns by item."""
+        offsets, slopes = (_take(x, rank)[..., None, :] for x in (offset, slope))
+        own = (offset - 2 * index * slope)[..., None]
+        return offsets - 2 * index[:, None] * slopes - own
+
+    if outwards:
+        value = _take(_outwards(gaps), rank)
+    else:
+        moment, distance = tf.cumsum(gaps * (2 * index - 1), axis=-1), tf.cumsum(gaps, axis=-1)
+        value = tf.nn.relu(table(moment, distance))  # rounding puts nothing above the peak
     # The same in the scores, with sign(0) = 0 among ties: linear, so only its gradient counts.
     first, last = _tie_groups(fixed, room)
     slope = values / tf.stop_gradient(tau)
     until = tf.cumsum(slope, axis=-1)
     larger, not_smaller = _take(until - slope, first), _take(until, last)
     offset = larger + not_smaller - tf.cast(first + last, slope.dtype) * slope
-    offsets, slopes = (_take(x, rank)[..., None, :] for x in (offset, slope))
-    linear = offsets + 2 * index[:, None] * slopes - (offset + 2 * index * slope)[..., None]
-    fall = straight_through(value, linear)
+    fall = straight_through(value, table(offset, -slope))
     unit = tf.math.log(tau)  # the fall is homogeneous in the temperature
     fall = fall * tf.exp(tf.stop_gradient(unit) - unit)[..., None]
     apart = room[..., :, None] != _take(room, rank)[..., None, :]

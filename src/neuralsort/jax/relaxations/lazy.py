@@ -16,7 +16,7 @@ from .ordering import Ordered, order
 from .scored import ScorePermutation, relaxed
 
 # Lists up to this length are multiplied as a matrix.
-LONGEST_DENSE = 512
+LONGEST_DENSE = 1024
 # Rows that are summed outwards from the diagonal together when a matrix is written.
 TILE = 32
 

@@ -60,7 +60,7 @@ def neuralsort(
         Array([1, 2, 0], dtype=int32)
 
     Reference: Grover et al. (2019), Eq. 5. Time: O(n^2) per list, or O(n bandwidth). Memory: O(n^2)
-    up to 512 items, then O(n) for any data.
+    up to 1024 items, then O(n) for any data.
     """
     return relaxed_by("neuralsort", NeuralSortKernel(), scores, tau, mask, bandwidth)
 

@@ -59,7 +59,7 @@ def softsort(
         Array([3., 2., 1.], dtype=float32)
 
     Reference: Prillo and Eisenschlos (2020), Eq. 3. Time: O(n^2) per list, or O(n bandwidth).
-    Memory: O(n^2) up to 512 items, then O(n) for any data.
+    Memory: O(n^2) up to 1024 items, then O(n) for any data.
     """
     _checks.static(power=power)
     kernel = SoftSortKernel(_options.power(power))
