@@ -21,7 +21,7 @@ from neuralsort.torch.nn import DifferentiableKNN
 from . import storage
 from .embedding import ResidualMLP
 from .search import KINDS, FaissEngine, Index
-from .training import OPTIMIZERS, Schedule, train
+from .training import OPTIMIZERS, Batch, Schedule, train
 
 
 class DifferentiableKNeighbors(TransformerMixin, BaseEstimator):
@@ -281,15 +281,7 @@ class DifferentiableKNeighbors(TransformerMixin, BaseEstimator):
         """Targets as the loss takes them."""
 
     @abstractmethod
-    def _loss(
-        self,
-        knn: DifferentiableKNN,
-        queries: Tensor,
-        candidates: Tensor,
-        wanted: Tensor,
-        known: Tensor,
-        mask: Tensor,
-    ) -> Tensor:
+    def _loss(self, knn: DifferentiableKNN, batch: Batch) -> Tensor:
         """The loss of a batch."""
 
     @abstractmethod

@@ -12,6 +12,7 @@ from neuralsort.torch.nn import DifferentiableKNN
 
 from . import storage
 from .base import DifferentiableKNeighbors
+from .training import Batch
 
 
 class DifferentiableKNeighborsClassifier(ClassifierMixin, DifferentiableKNeighbors):
@@ -78,18 +79,10 @@ class DifferentiableKNeighborsClassifier(ClassifierMixin, DifferentiableKNeighbo
         self.classes_, encoded = np.unique(y, return_inverse=True)
         return encoded
 
-    def _loss(
-        self,
-        knn: DifferentiableKNN,
-        queries: Tensor,
-        candidates: Tensor,
-        wanted: Tensor,
-        known: Tensor,
-        mask: Tensor,
-    ) -> Tensor:
-        P = knn.neighbours(queries, candidates, mask=mask)
-        k = P.shape[-2]
-        return ns.knn_loss(P, known == wanted.unsqueeze(-1), k=k, mask=mask)
+    def _loss(self, knn: DifferentiableKNN, batch: Batch) -> Tensor:
+        P = knn.neighbours(batch.queries, batch.candidates, mask=batch.mask)
+        same = batch.known == batch.wanted.unsqueeze(-1)
+        return ns.knn_loss(P, same, k=P.shape[-2], mask=batch.mask)
 
     def _answer(self, found: tuple[np.ndarray, np.ndarray], targets: np.ndarray) -> np.ndarray:
         distances, indices = found

@@ -10,6 +10,7 @@ from neuralsort.torch.nn import DifferentiableKNN
 
 from . import storage
 from .base import DifferentiableKNeighbors
+from .training import Batch
 
 
 class DifferentiableKNeighborsRegressor(RegressorMixin, DifferentiableKNeighbors):
@@ -47,17 +48,10 @@ class DifferentiableKNeighborsRegressor(RegressorMixin, DifferentiableKNeighbors
         self._offset, self._scale = y.mean(0), np.where(scale > 0, scale, 1.0)
         return (y - self._offset) / self._scale
 
-    def _loss(
-        self,
-        knn: DifferentiableKNN,
-        queries: Tensor,
-        candidates: Tensor,
-        wanted: Tensor,
-        known: Tensor,
-        mask: Tensor,
-    ) -> Tensor:
-        rows = knn(queries, candidates, known.to(queries.dtype), mask=mask)
-        return (rows.mean(-2) - wanted.to(queries.dtype)).square().mean()
+    def _loss(self, knn: DifferentiableKNN, batch: Batch) -> Tensor:
+        wanted, known = (x.to(batch.queries.dtype) for x in (batch.wanted, batch.known))
+        rows = knn(batch.queries, batch.candidates, known, mask=batch.mask)
+        return (rows.mean(-2) - wanted).square().mean()
 
     def _answer(self, found: tuple[np.ndarray, np.ndarray], targets: np.ndarray) -> np.ndarray:
         distances, indices = found

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +16,26 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": lambda parameters, lr: torch.optim.SGD(parameters, lr, momentum=0.9),
 }
 
-Loss = Callable[[DifferentiableKNN, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
-"""`loss(knn, query points, candidate points, query targets, candidate targets, mask)`."""
+
+class Batch(NamedTuple):
+    """What a loss sees at a time.
+
+    Attributes:
+        queries: `(q, d)`. Embedded.
+        candidates: `(n, d)`. Embedded.
+        wanted: `(q, ...)`. Targets of the queries.
+        known: `(n, ...)`. Targets of the candidates.
+        mask: `(q, n)`. False where a candidate is the query itself.
+    """
+
+    queries: Tensor
+    candidates: Tensor
+    wanted: Tensor
+    known: Tensor
+    mask: Tensor
+
+
+Loss = Callable[[DifferentiableKNN, Batch], Tensor]
 
 
 @dataclass(frozen=True)
@@ -85,7 +104,7 @@ def train(
             both = network(points[torch.cat((queries, drawn))])
             ours, theirs = both[: len(queries)], both[len(queries) :]
             others = (queries.unsqueeze(-1) != drawn).to(both.device)
-            value = loss(knn, ours, theirs, targets[queries], targets[drawn], others)
+            value = loss(knn, Batch(ours, theirs, targets[queries], targets[drawn], others))
             optimizer.zero_grad()
             value.backward()
             optimizer.step()
