@@ -61,7 +61,7 @@ def test_scikit_learn_checks(estimator, check):
 
 
 FILES = [
-    {"embedding", "search"},
+    {"embedding", "files", "progress", "search"},
     {"storage", "training"},
     {"base"},
     {"classifier", "regressor"},

@@ -8,7 +8,7 @@ import safetensors.torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from neuralsort._files import replace
+from neuralsort.neighbors import files
 
 
 class CheckpointError(Exception):
@@ -24,7 +24,7 @@ def write(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None
         facts: Anything JSON can hold.
     """
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    replace(path, safetensors.torch.save(whole, metadata={"facts": json.dumps(facts)}))
+    files.replace(path, safetensors.torch.save(whole, metadata={"facts": json.dumps(facts)}))
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

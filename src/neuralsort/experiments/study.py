@@ -11,7 +11,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import nn
 
-from neuralsort._files import replace as replace_file
+from neuralsort.neighbors import files
 
 from . import checkpoint, record
 from .data import Digits, Sequences, load
@@ -131,7 +131,7 @@ def run(study: Study, config: StudyConfig) -> dict[str, Any]:
     }
     if fabric.is_global_zero:
         checkpoint.write(folder / MODEL, best.task.model.state_dict(), {"study": study.name})
-        replace_file(folder / RESULT, json.dumps(line, allow_nan=False).encode())
+        files.replace(folder / RESULT, json.dumps(line, allow_nan=False).encode())
         record.append(lines, line)
     return line
 

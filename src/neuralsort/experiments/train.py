@@ -16,7 +16,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from neuralsort._progress import Progress
+from neuralsort.neighbors import progress as bars
 
 from . import checkpoint
 from .plan import ConfigError, Plan
@@ -163,7 +163,7 @@ class Trainer:
         earlier, start = self.state.seconds, time.monotonic()
         saved = start
         show = self.fabric.is_global_zero
-        with _stop_requests() as stop, Progress(title, self.plan.steps, show=show) as progress:
+        with _stop_requests() as stop, bars.Progress(title, self.plan.steps, show=show) as progress:
             while not self.done:
                 loss = self._step()
                 self.state.seconds = earlier + time.monotonic() - start

@@ -15,11 +15,11 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from neuralsort._progress import Progress
 from neuralsort.torch.nn import DifferentiableKNN
 
 from . import storage
 from .embedding import ResidualMLP
+from .progress import Progress
 from .search import KINDS, FaissEngine, Index
 from .training import OPTIMIZERS, Batch, Schedule, train
 

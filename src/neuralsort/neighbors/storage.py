@@ -11,8 +11,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from neuralsort._files import replace
-
+from .files import replace
 from .search import FaissEngine
 
 FORMAT = "neuralsort.neighbors/1"
