@@ -53,7 +53,7 @@ PUBLIC = {
 LAYERS = {
     "torch": [
         {"_checks"},
-        {"gradients", "noise", "permutation", "rankings"},
+        {"gradients", "hardening", "noise", "permutation", "rankings"},
         {"permutahedron", "relaxations"},
         {"operators", "registry"},
         {"distributions", "losses", "metrics", "ranking_losses"},
@@ -61,8 +61,8 @@ LAYERS = {
         {"nn"},
     ],
     "jax": [
-        {"_checks"},
-        {"gradients", "noise", "permutation", "rankings"},
+        {"_checks", "arrays", "pytrees"},
+        {"gradients", "hardening", "noise", "permutation", "rankings"},
         {"permutahedron", "relaxations"},
         {"operators"},
         {"distributions", "losses", "metrics", "ranking_losses"},

@@ -143,9 +143,6 @@ def list_values(value: Array, n: int, what: str) -> Array:
     return jnp.asarray(value)
 
 
-relaxed_permutation = _options.relaxed_permutation
-
-
 def positions(name: str, value: Array, rows: int) -> Array:
     """One item index per row of P."""
     if not _is(value, jnp.integer):

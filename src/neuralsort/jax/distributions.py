@@ -11,10 +11,12 @@ from jax import Array, lax
 
 from .. import _options
 from . import _checks
+from .arrays import spoilt_unless, working
 from .gradients import score_function_loss, straight_through
 from .noise import exponential, gumbel
 from .operators import Relaxation
-from .permutation import RelaxedPermutation, described, pytree, spoilt_unless, working
+from .permutation import RelaxedPermutation
+from .pytrees import described, pytree
 from .rankings import (
     largest,
     lists_distinct_items,

@@ -12,9 +12,10 @@ from jax import Array, lax
 
 from .. import _options
 from . import _checks
+from .arrays import spoilt_unless, working
 from .distributions import PlackettLuce
 from .operators import Relaxation, relaxed
-from .permutation import RelaxedPermutation, spoilt_unless, working
+from .permutation import RelaxedPermutation
 from .relaxations import neuralsort
 
 
@@ -93,7 +94,7 @@ def permutation_cross_entropy(
     Reference: Grover et al. (2019), the sorting experiment. Time and memory: those of
     `P.log_prob`.
     """
-    _checks.relaxed_permutation("permutation_cross_entropy(P)", P)
+    _options.relaxed_permutation("permutation_cross_entropy(P)", P)
     *batch, rows, n = P.shape
     target = _checks.positions("permutation_cross_entropy(target)", target, rows)
     target = _checks.per_item("permutation_cross_entropy(target)", target, P.shape[:-1])
@@ -142,7 +143,7 @@ def knn_loss(
 
     Reference: Grover et al. (2019), Eq. 8. Time and memory: those of the first k rows of `P`.
     """
-    _checks.relaxed_permutation("knn_loss(P)", P)
+    _options.relaxed_permutation("knn_loss(P)", P)
     n = P.shape[-1]
     _checks.static(k=k)
     k = _options.neighbours(k, P.shape[-2])

@@ -9,8 +9,8 @@ from jax import Array, lax
 
 from .. import _options
 from . import _checks
+from .arrays import inverse, spoilt_unless, working
 from .losses import beside, count_present, reduced
-from .permutation import inverse, spoilt_unless, working
 from .relaxations.ordering import Ordered, descending, order, share_ties, tie_groups
 
 # -- permutations ----------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from jax import Array, lax
 
 from .. import _options
 from . import _checks
-from .permutation import inverse
+from .arrays import inverse
 from .relaxations.ordering import Ordered, order, share_ties, tie_groups
 
 # Strengths below this one, but not 0, count as it, and as this fraction of the largest value: they

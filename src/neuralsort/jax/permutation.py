@@ -1,45 +1,15 @@
 """Relaxed permutations: the lazy operator that everything else consumes."""
 
-from collections.abc import Callable
-from typing import Any, TypeVar
-
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 
 from .. import _options
 from . import _checks
+from .arrays import entries, inverse, matmul, spoilt_unless, take_rows, working
 from .gradients import straight_through
-
-Class = TypeVar("Class", bound=type)
-
-
-def pytree(*arrays: str, static: tuple[str, ...] = ()) -> Callable[[Class], Class]:
-    """Registers a class as a pytree with these attributes for leaves; the others are static."""
-
-    def register(cls: Class) -> Class:
-        def flatten(one: Any) -> tuple[list, tuple]:
-            return [getattr(one, a) for a in arrays], tuple(getattr(one, a) for a in static)
-
-        def unflatten(options: tuple, leaves: Any) -> Any:
-            new = object.__new__(cls)
-            new.__dict__.update(zip(arrays, leaves, strict=True))
-            new.__dict__.update(zip(static, options, strict=True))
-            return new
-
-        jax.tree_util.register_pytree_node(cls, flatten, unflatten)
-        return cls
-
-    return register
-
-
-def described(one: Any, describe: Callable[[], str]) -> str:
-    """What an object is; its bare leaves, if a map over them put something else than arrays."""
-    try:
-        return describe()
-    except (AttributeError, IndexError, TypeError):
-        return f"{type(one).__name__}{tuple(jax.tree.leaves(one))}"
+from .hardening import harden, is_permutation, row_argmax
+from .pytrees import described, pytree
 
 
 @pytree("_dense", "_perm")
@@ -228,7 +198,7 @@ class RelaxedPermutation:
         argmax with ties going to the smallest unused item. For other matrices it is that argmax
         where it is a permutation, else the assignment of largest total weight.
         """
-        return _harden(lax.stop_gradient(self._dense)) if self._perm is None else self._perm
+        return harden(lax.stop_gradient(self._dense)) if self._perm is None else self._perm
 
     def is_unimodal(self) -> Array:
         """Whether each matrix is unimodal row-stochastic as the paper defines it, `(...)` bool.
@@ -240,7 +210,7 @@ class RelaxedPermutation:
         off = jnp.abs(matrix.astype(working(self.dtype)).sum(-1) - 1)
         tolerance = 8 * float(jnp.finfo(self.dtype).eps) * max(self.shape[-1], 1) ** 0.5
         fair = (matrix >= 0).all((-1, -2)) & (off <= tolerance).all(-1)
-        return fair & _is_permutation(_row_argmax(matrix))
+        return fair & is_permutation(row_argmax(matrix))
 
     def straight_through(self) -> "RelaxedPermutation":
         """The exact permutation in the forward pass, this relaxation's gradient in the backward."""
@@ -403,93 +373,6 @@ class Transposed:
         return f"{self._of!r}.mT"
 
 
-# -- arithmetic ------------------------------------------------------------------------------------
-
-
-def working(dtype: Any) -> jnp.dtype:
-    """The dtype of the computation: float64 for float64, float32 for everything shorter."""
-    return jnp.dtype(jnp.float64 if dtype == jnp.float64 else jnp.float32)
-
-
-def matmul(a: Array, b: Array) -> Array:
-    """`jnp.matmul` in the longer dtype of the two, which no accelerator shortens."""
-    return jnp.matmul(a, b, precision=lax.Precision.HIGHEST)
-
-
-def spoilt_unless(valid: Array) -> Array:
-    """A factor for results: 1, or NaN where what they were made of is not valid."""
-    return jnp.where(valid, 1.0, jnp.nan)
-
-
-def inverse(perm: Array) -> Array:
-    """The position of each item, `(..., n)`."""
-    return jnp.argsort(perm, axis=-1)
-
-
-def take_rows(x: Array, index: Array) -> Array:
-    """Rows of `(..., n, d)` in the order of `(..., m)`."""
-    batch = np.broadcast_shapes(x.shape[:-2], index.shape[:-1])
-    x = jnp.broadcast_to(x, (*batch, *x.shape[-2:]))
-    index = jnp.broadcast_to(index, (*batch, index.shape[-1]))
-    return jnp.take_along_axis(x, index[..., None], axis=-2)
-
-
-def entries(matrix: Array, columns: Array) -> Array:
-    """`matrix[i, columns[i]]` for every row i."""
-    batch = np.broadcast_shapes(matrix.shape[:-2], columns.shape[:-1])
-    matrix = jnp.broadcast_to(matrix, (*batch, *matrix.shape[-2:]))
-    columns = jnp.broadcast_to(columns, (*batch, columns.shape[-1]))
-    return jnp.take_along_axis(matrix, columns[..., None], axis=-1)[..., 0]
-
-
 def _add_gradient(value: Array, soft: Array) -> Array:
     """`value`, to the bit, with the gradient of `soft` added to its own."""
     return value + straight_through(jnp.zeros_like(soft), soft)
-
-
-# -- the appendix's argmax -------------------------------------------------------------------------
-
-
-def _row_argmax(matrix: Array) -> Array:
-    """Row-wise argmax; ties go to the smallest item that no earlier row has, else the smallest."""
-    if not matrix.shape[-1]:
-        return jnp.zeros(matrix.shape[:-1], int)
-    tied = matrix == matrix.max(-1, keepdims=True)
-
-    def pick(used: Array, row: Array) -> tuple[Array, Array]:
-        free = row & ~used
-        best = jnp.where(free.any(-1, keepdims=True), free, row).argmax(-1)
-        return used | jax.nn.one_hot(best, row.shape[-1], dtype=bool), best
-
-    start = jnp.zeros((*matrix.shape[:-2], matrix.shape[-1]), bool)
-    return jnp.moveaxis(lax.scan(pick, start, jnp.moveaxis(tied, -2, 0))[1], 0, -1)
-
-
-def _is_permutation(perm: Array) -> Array:
-    """Whether no item is picked twice: a permutation, or the first places of one."""
-    picks = jnp.sort(perm, axis=-1)
-    return (picks[..., 1:] != picks[..., :-1]).all(-1)
-
-
-def _harden(matrix: Array) -> Array:
-    """The appendix's argmax where it is a permutation, the best assignment where it is not."""
-    perm = _row_argmax(matrix)
-    valid = _is_permutation(perm)
-
-    def assign(*_: Any) -> Array:
-        shape = jax.ShapeDtypeStruct(perm.shape, perm.dtype)
-        best = jax.pure_callback(_assignments, shape, matrix, vmap_method="expand_dims")
-        return jnp.where(valid[..., None], perm, best)
-
-    return lax.cond(valid.all(), lambda: perm, assign)
-
-
-def _assignments(matrix: Any) -> np.ndarray:
-    """The assignments of largest total weight, on the host."""
-    from scipy.optimize import linear_sum_assignment  # which JAX depends on
-
-    weights = np.nan_to_num(np.asarray(matrix, np.float64), nan=0.0)
-    flat = weights.reshape(-1, *weights.shape[-2:])
-    columns = [linear_sum_assignment(one, maximize=True)[1] for one in flat]
-    dtype = np.dtype(jnp.zeros((), int).dtype)
-    return np.asarray(columns, dtype).reshape(weights.shape[:-1])

@@ -11,10 +11,11 @@ from jax import Array
 
 from .. import _options
 from . import _checks
+from .arrays import spoilt_unless, working
 from .losses import beside, reduced
 from .metrics import average_ranks, discounts, gains, ideal_dcg
 from .operators import Relaxation, relaxed
-from .permutation import RelaxedPermutation, spoilt_unless, working
+from .permutation import RelaxedPermutation
 from .relaxations import neuralsort
 
 

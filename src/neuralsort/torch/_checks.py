@@ -114,9 +114,6 @@ def list_values(value: Tensor, shape: torch.Size, what: str) -> Tensor:
     return value
 
 
-relaxed_permutation = _options.relaxed_permutation
-
-
 def positions(name: str, value: Tensor, shape: torch.Size) -> Tensor:
     """One item index per row of P."""
     if not isinstance(value, Tensor) or value.is_floating_point() or value.dtype is torch.bool:

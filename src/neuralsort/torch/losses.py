@@ -82,7 +82,7 @@ def permutation_cross_entropy(
     Reference: Grover et al. (2019), the sorting experiment. Time and memory: those of
     `P.log_prob`.
     """
-    _checks.relaxed_permutation("permutation_cross_entropy(P)", P)
+    _options.relaxed_permutation("permutation_cross_entropy(P)", P)
     *batch, rows, n = P.shape
     target = _checks.positions("permutation_cross_entropy(target)", target, P.shape)
     target = _checks.per_item("permutation_cross_entropy(target)", target, P.shape[:-1])
@@ -131,7 +131,7 @@ def knn_loss(
 
     Reference: Grover et al. (2019), Eq. 8. Time and memory: those of the first k rows of `P`.
     """
-    _checks.relaxed_permutation("knn_loss(P)", P)
+    _options.relaxed_permutation("knn_loss(P)", P)
     n = P.shape[-1]
     k = _options.neighbours(k, P.shape[-2])
     lists = torch.Size((*P.shape[:-2], n))

@@ -8,6 +8,7 @@ from torch import Tensor
 from .. import _options
 from . import _checks
 from .gradients import straight_through
+from .hardening import harden, is_permutation, row_argmax
 
 
 class _Operator:
@@ -210,7 +211,7 @@ class RelaxedPermutation(_Operator):
         where it is a permutation, else the assignment of largest total weight.
         """
         if self._perm is None:
-            self._perm = _harden(self._dense.detach())
+            self._perm = harden(self._dense.detach())
         return self._perm
 
     def is_unimodal(self) -> Tensor:
@@ -222,8 +223,8 @@ class RelaxedPermutation(_Operator):
         matrix = self._matrix().detach()
         off = (matrix.sum(-1) - 1).abs().amax(-1) if matrix.numel() else matrix.sum((-1, -2))
         tolerance = 8 * torch.finfo(self.dtype).eps * max(self.shape[-1], 1) ** 0.5
-        perm = _row_argmax(self._dense.detach())
-        return (matrix >= 0).all(-1).all(-1) & (off <= tolerance) & _is_permutation(perm)
+        perm = row_argmax(self._dense.detach())
+        return (matrix >= 0).all(-1).all(-1) & (off <= tolerance) & is_permutation(perm)
 
     def straight_through(self) -> "RelaxedPermutation":
         """The exact permutation in the forward pass, this relaxation's gradient in the backward."""
@@ -384,49 +385,3 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
 def _add_gradient(value: Tensor, soft: Tensor) -> Tensor:
     """`value`, to the bit, with the gradient of `soft` added to its own."""
     return value + straight_through(torch.zeros_like(soft), soft).to(value.dtype)
-
-
-# -- the appendix's argmax -------------------------------------------------------------------------
-
-
-def _row_argmax(matrix: Tensor) -> Tensor:
-    """Row-wise argmax; ties go to the smallest item that no earlier row has, else the smallest."""
-    if not matrix.numel():
-        return torch.zeros(matrix.shape[:-1], dtype=torch.int64, device=matrix.device)
-    tied = matrix == matrix.amax(-1, keepdim=True)
-    used = torch.zeros_like(tied[..., 0, :])
-    picks = []
-    for i in range(matrix.shape[-2]):
-        row = tied[..., i, :]
-        free = row & ~used
-        best = torch.where(free.any(-1, keepdim=True), free, row).int().argmax(-1, keepdim=True)
-        used = used.scatter(-1, best, True)
-        picks.append(best)
-    return torch.cat(picks, -1)
-
-
-def _is_permutation(perm: Tensor) -> Tensor:
-    """Whether no item is picked twice: a permutation, or the first places of one."""
-    picks = perm.sort(-1).values
-    return (picks[..., 1:] != picks[..., :-1]).all(-1)
-
-
-def _harden(matrix: Tensor) -> Tensor:
-    """The appendix's argmax where it is a permutation, the best assignment where it is not."""
-    perm = _row_argmax(matrix)
-    valid = _is_permutation(perm)
-    if bool(valid.all()):
-        return perm
-    try:
-        from scipy.optimize import linear_sum_assignment
-    except ImportError:
-        raise ImportError(
-            "`permutation()` of a matrix that is not unimodal is the best assignment, which needs "
-            "SciPy. Install it with `pip install scipy`."
-        ) from None
-    flat, out = matrix.reshape(-1, *matrix.shape[-2:]), perm.reshape(-1, perm.shape[-1]).clone()
-    for index in (~valid).reshape(-1).nonzero().squeeze(-1).tolist():
-        weights = flat[index].double().nan_to_num(nan=0.0)
-        _, columns = linear_sum_assignment(weights.cpu().numpy(), maximize=True)
-        out[index] = torch.from_numpy(columns).to(out)
-    return out.view(perm.shape)

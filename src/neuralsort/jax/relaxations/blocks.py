@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..permutation import matmul
+from ..arrays import matmul
 
 # Entries of the largest array that a block forms, and the most and fewest rows of one.
 ENTRIES = 1 << 22
@@ -150,42 +150,52 @@ class Sweep:
         begin = self._begin(start)
         return ((place >= begin) & (place < begin + (self.width or self._padded))).all()
 
-    def rows_of(self, each: Callable[..., Array], columns: Any, x: Array, y: Array) -> Array:
-        """`each(fall, x, y, index)` for every block, joined: `(..., rows)`.
+    def rows_of(
+        self,
+        each: Callable[..., Array],
+        columns: Any,
+        by_column: Array | None = None,
+        by_row: Array | None = None,
+    ) -> Array:
+        """`each(fall, index, ...)` for every block, joined: `(..., rows)`.
 
         Args:
-            each: From the fall `(..., size, w)`, the block's part of x and of y, and the places
-                of the columns `(w,)`, to `(..., size)`.
+            each: From the fall `(..., size, w)`, the places of the columns `(w,)`, and the block's
+                part of what else is given, to `(..., size)`.
             columns: Of the kernel.
-            x: `(..., n)`. One entry per column.
-            y: `(..., rows)`. One entry per row.
+            by_column: `(..., n)`.
+            by_row: `(..., rows)`.
         """
-        columns, x = self.fill(columns), pad_items(x, self._padded)
-        y = pad_items(y, self._padded)
+        columns = self.fill(columns)
 
         @jax.checkpoint
         def block(start: Array) -> Array:
-            fall, index = self._fall(columns, start)
-            return each(fall, self._window(x, start), cut(y, start, self.size), index)
+            parts = []
+            if by_column is not None:
+                parts.append(self._window(pad_items(by_column, self._padded), start))
+            if by_row is not None:
+                parts.append(cut(pad_items(by_row, self._padded), start, self.size))
+            return each(*self._fall(columns, start), *parts)
 
         out = jnp.moveaxis(lax.map(block, self._starts()), 0, -2)
         return out.reshape(*out.shape[:-2], -1)[..., : self.rows]
 
-    def columns_of(self, each: Callable[..., Array], columns: Any, y: Array) -> Array:
-        """The sum over blocks of `each(fall, y, rows, index)`: `(..., n)`.
+    def columns_of(self, each: Callable[..., Array], columns: Any, by_row: Array) -> Array:
+        """The sum over blocks of `each(fall, index, rows, part)`: `(..., n)`.
 
         Args:
-            each: From the fall `(..., size, w)`, the block's part of y, and the places of its rows
-                `(size,)` and columns `(w,)`, to `(..., w)`. Rows that are not wanted have y = 0.
+            each: From the fall `(..., size, w)`, the places of its columns `(w,)` and rows
+                `(size,)`, and the block's part of what is given by row, to `(..., w)`. Rows that
+                are not wanted have 0 for it.
             columns: Of the kernel.
-            y: `(..., rows)`. One entry per row.
+            by_row: `(..., rows)`.
         """
-        columns, y = self.fill(columns), pad_items(y, self._padded)
+        columns, by_row = self.fill(columns), pad_items(by_row, self._padded)
 
         @jax.checkpoint
         def block(start: Array) -> Array:
-            fall, index = self._fall(columns, start)
-            return each(fall, cut(y, start, self.size), start + jnp.arange(self.size), index)
+            rows, part = start + jnp.arange(self.size), cut(by_row, start, self.size)
+            return each(*self._fall(columns, start), rows, part)
 
         def add(total: Array, start: Array) -> tuple[Array, None]:
             begin = self._begin(start)
@@ -239,16 +249,20 @@ class Plan:
         self,
         each: Callable[..., Array],
         columns: Any,
-        x: Array,
-        y: Array,
+        by_column: Array | None = None,
+        by_row: Array | None = None,
         places: Array | None = None,
     ) -> Array:
         """`Sweep.rows_of`; windows must also hold the `places` `(..., rows)`, where given."""
-        return self._choose(lambda way: way.rows_of(each, columns, x, y), columns, places)
 
-    def columns_of(self, each: Callable[..., Array], columns: Any, y: Array) -> Array:
+        def go(way: Sweep) -> Array:
+            return way.rows_of(each, columns, by_column, by_row)
+
+        return self._choose(go, columns, places)
+
+    def columns_of(self, each: Callable[..., Array], columns: Any, by_row: Array) -> Array:
         """`Sweep.columns_of`."""
-        return self._choose(lambda way: way.columns_of(each, columns, y), columns, None)
+        return self._choose(lambda way: way.columns_of(each, columns, by_row), columns, None)
 
     def _choose(self, go: Callable[[Sweep], Array], columns: Any, places: Array | None) -> Array:
         wide, narrow = self.wide, self.narrow

@@ -10,7 +10,9 @@ from jax import Array
 
 from ... import _options
 from .. import _checks
-from ..permutation import RelaxedPermutation, entries, inverse, matmul, pytree, take_rows
+from ..arrays import entries, inverse, matmul, take_rows
+from ..permutation import RelaxedPermutation
+from ..pytrees import pytree
 from .blocks import Kernel, Plan, Sweep, normalised, weighted_mean
 from .ordering import Ordered, order
 from .scored import ScorePermutation, relaxed
@@ -225,12 +227,12 @@ def _product(kernel: Kernel, rows: int, bandwidth: int | None, *args: Any) -> Ar
     *lists, x = args
     o, columns, plan = _planned(kernel, rows, bandwidth, x.shape[:-2], lists)
 
-    def each(fall: Array, x: Array, y: Array, index: Array) -> Array:
+    def each(fall: Array, _: Array, x: Array) -> Array:
         weights = jnp.exp(-fall)
         return matmul(x, weights.mT) / weights.sum(-1)[..., None, :]
 
     x = take_rows(x, o.perm).mT  # (..., d, n)
-    out = plan.rows_of(each, columns, x, jnp.zeros((rows,), x.dtype))
+    out = plan.rows_of(each, columns, x)
     return (out * o.poison[..., None]).mT
 
 
@@ -239,7 +241,7 @@ def _sort(kernel: Kernel, rows: int, bandwidth: int | None, *args: Any) -> Array
     *lists, x = args
     o, columns, plan = _planned(kernel, rows, bandwidth, x.shape[:-2], lists)
 
-    def each(fall: Array, x: Array, own: Array, index: Array) -> Array:
+    def each(fall: Array, _: Array, x: Array, own: Array) -> Array:
         return weighted_mean(normalised(fall)[..., None, :, :], x, own)
 
     x = take_rows(x, o.perm).mT  # (..., d, n)
@@ -251,7 +253,7 @@ def _transposed(kernel: Kernel, rows: int, bandwidth: int | None, *args: Any) ->
     *lists, y = args
     o, columns, plan = _planned(kernel, rows, bandwidth, y.shape[:-2], lists)
 
-    def each(fall: Array, y: Array, rows: Array, index: Array) -> Array:
+    def each(fall: Array, index: Array, rows: Array, y: Array) -> Array:
         return matmul(y, normalised(fall))
 
     y = jnp.broadcast_to(y, (*o.tau.shape[:-1], *y.shape[-2:])).mT
@@ -264,7 +266,7 @@ def _rank(kernel: Kernel, bandwidth: int | None, *lists: Any) -> Array:
     n = lists[0].shape[-1]
     o, columns, plan = _planned(kernel, n, bandwidth, (), lists)
 
-    def each(fall: Array, y: Array, rows: Array, index: Array) -> Array:
+    def each(fall: Array, index: Array, rows: Array, y: Array) -> Array:
         return _position_sums(normalised(fall) * y[..., None], rows, index)
 
     total, moment = plan.columns_of(each, columns, jnp.ones((n,), o.values.dtype))
@@ -277,23 +279,21 @@ def _log_prob(kernel: Kernel, rows: int, bandwidth: int | None, *args: Any) -> A
     *lists, perm = args
     o, columns, plan = _planned(kernel, rows, bandwidth, perm.shape[:-1], lists)
 
-    def each(fall: Array, x: Array, place: Array, index: Array) -> Array:
+    def each(fall: Array, index: Array, place: Array) -> Array:
         return _row_log_prob(fall, place - index[0])
 
     place = entries(inverse(o.perm)[..., None, :], perm)
-    none = jnp.zeros(lists[0].shape[-1])
-    return plan.rows_of(each, columns, none, place, places=place) * o.poison
+    return plan.rows_of(each, columns, by_row=place, places=place) * o.poison
 
 
 @_jit
 def _entropy(kernel: Kernel, rows: int, bandwidth: int | None, *lists: Any) -> Array:
     o, columns, plan = _planned(kernel, rows, bandwidth, (), lists)
 
-    def each(fall: Array, x: Array, y: Array, index: Array) -> Array:
+    def each(fall: Array, _: Array) -> Array:
         return _row_entropy(fall)
 
-    none = jnp.zeros(lists[0].shape[-1])
-    return plan.rows_of(each, columns, none, jnp.zeros(rows)) * o.poison
+    return plan.rows_of(each, columns) * o.poison
 
 
 @_jit

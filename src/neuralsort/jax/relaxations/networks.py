@@ -26,16 +26,10 @@ import numpy as np
 from jax import Array, lax
 
 from ... import _options
-from ..gradients import straight_through
-from ..permutation import (
-    HardPermutation,
-    RelaxedPermutation,
-    inverse,
-    pytree,
-    take_rows,
-    working,
-)
-from ..rankings import largest
+from ..arrays import inverse, take_rows, working
+from ..permutation import HardPermutation, RelaxedPermutation
+from ..pytrees import pytree
+from .layers import Layers, bitonic, next_power, odd_even
 from .ordering import descending, order
 from .scored import ScorePermutation, relaxed
 
@@ -113,43 +107,7 @@ def sorting_network(
     return relaxed("sorting_network", make, scores, tau, mask)
 
 
-# -- layers ----------------------------------------------------------------------------------------
-
-
-class Layers(NamedTuple):
-    """Which wires are compared; one row per layer.
-
-    Attributes:
-        partner: `(layers, width)`. The wire each is compared with; itself for none.
-        side: `(layers, width)`. 1 for the wire that should hold the smaller value, else -1.
-        longer: `(layers,)`. Lists of so few items are in order before this layer.
-    """
-
-    partner: np.ndarray
-    side: np.ndarray
-    longer: np.ndarray
-
-
-def odd_even(n: int) -> Layers:
-    """Neighbours, from the first and from the second wire in turn."""
-    wire, start = np.arange(n), np.arange(n)[:, None] % 2
-    partner = ((wire - start) ^ 1) + start
-    partner = np.where((partner < 0) | (partner >= n), wire, partner)
-    return Layers(partner, np.where(wire < partner, 1, -1), np.arange(n))
-
-
-def bitonic(n: int) -> Layers:
-    """Runs of 1, 2, 4, ... wires merged in pairs, one upwards and the next downwards."""
-    sizes = [1 << i for i in range((n - 1).bit_length())]
-    pairs = [(run, distance) for run in sizes for distance in reversed(sizes) if distance <= run]
-    run, distance = np.array(pairs, int).reshape(-1, 2, 1).swapaxes(0, 1)
-    wire = np.arange(_next_power(n))
-    upwards = wire // (2 * run) % 2 == 0
-    return Layers(wire ^ distance, np.where((wire & distance == 0) == upwards, 1, -1), run[:, 0])
-
-
-def _next_power(n: int) -> int:
-    return 1 << (n - 1).bit_length()
+# -- wires ----------------------------------------------------------------------------------------
 
 
 class Places(NamedTuple):
@@ -202,7 +160,7 @@ class Network:
 
     def places(self, n: int, mask: Array | None) -> Places:
         slot = item = jnp.arange(n)
-        width, count = _next_power(n) if self.bitonic else n, jnp.array([n])
+        width, count = next_power(n) if self.bitonic else n, jnp.array([n])
         if mask is not None:  # present items take the first slots
             item = jnp.argsort(~mask, axis=-1, stable=True)
             count = mask.sum(-1, keepdims=True)  # (..., 1)
@@ -321,7 +279,8 @@ class NetworkPermutation(ScorePermutation):
         if self._mask is not None:
             apart = apart | ~self._mask
         alone = apart & ~jnp.isfinite(x)
-        soft = super()._sort(jnp.where(alone, 0.0, x))
+        common = _common_offset(lax.stop_gradient(x), apart)
+        soft = super()._sort(jnp.where(alone, 0.0, x - common)) + common
         perm = jnp.broadcast_to(self.permutation(), soft.shape)
         own = jnp.take_along_axis(jnp.broadcast_to(x, alone.shape), perm, -1)
         return jnp.where(jnp.take_along_axis(alone, perm, -1), own, soft)
@@ -340,10 +299,7 @@ def _product(network: Network, rows: int, *args: Any) -> Array:
     *lists, x = args
     places, shares, poison = network.shares(*lists)
     wires = _for_all(take_rows(x, places.item_of_wire), lists[0])
-    mix = functools.partial(network.mix, shares=shares, n=x.shape[-2], reverse=False)
-    # Gradients are those of differences from one value, so an offset costs them no digits.
-    centre = largest(wires.mT, places.live[..., None, :]).mT
-    wires = straight_through(mix(wires), mix(wires - centre) + centre)
+    wires = network.mix(wires, shares, x.shape[-2], reverse=False)
     return take_rows(wires, places.wire_of_row[..., :rows]) * poison[..., None]
 
 
@@ -360,3 +316,15 @@ def _for_all(wires: Array, scores: Array) -> Array:
     """A payload `(..., width, d)` for every list."""
     batch = np.broadcast_shapes(wires.shape[:-2], scores.shape[:-1])
     return jnp.broadcast_to(wires, (*batch, *wires.shape[-2:]))
+
+
+def _common_offset(x: Array, apart: Array) -> Array:
+    """What all values that mix have in common, `(..., 1)`; 0 if they lie on both sides of 0.
+
+    Columns of layers sum to 1, so an offset may be taken out and put back. In the gradient to the
+    scores it would cancel, and cost digits. It is the value nearest to 0: no result loses any.
+    """
+    low = jnp.where(apart, jnp.inf, x).min(-1, keepdims=True)
+    high = jnp.where(apart, -jnp.inf, x).max(-1, keepdims=True)
+    common = jnp.maximum(low, 0.0) + jnp.minimum(high, 0.0)
+    return jnp.where(jnp.isfinite(common), common, 0.0)

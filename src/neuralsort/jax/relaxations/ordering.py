@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ..arrays import working
 from ..gradients import straight_through
-from ..permutation import working
 
 
 class Ordered(NamedTuple):

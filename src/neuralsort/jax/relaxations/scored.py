@@ -6,7 +6,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from .. import _checks
-from ..permutation import HardPermutation, RelaxedPermutation, pytree, working
+from ..arrays import working
+from ..permutation import HardPermutation, RelaxedPermutation
+from ..pytrees import pytree
 from .ordering import descending
 
 

@@ -15,17 +15,11 @@ from jax.scipy.special import logsumexp
 
 from ... import _options
 from .. import _checks
+from ..arrays import entries, inverse, take_rows, working
 from ..gradients import straight_through
 from ..noise import gumbel
-from ..permutation import (
-    HardPermutation,
-    RelaxedPermutation,
-    entries,
-    inverse,
-    pytree,
-    take_rows,
-    working,
-)
+from ..permutation import HardPermutation, RelaxedPermutation
+from ..pytrees import pytree
 from .blocks import weighted_mean
 from .lazy import falls
 from .neuralsort import NeuralSortKernel
