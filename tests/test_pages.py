@@ -10,6 +10,19 @@ def test_tables_are_those_of_the_lines(path, text):
     assert path.read_text() == text, "run `python -m benchmarks.pages`"
 
 
+def test_report_is_that_of_the_lines(tmp_path):
+    report = pytest.importorskip(
+        "neuralsort.experiments.report", reason="needs the extra `experiments`"
+    )
+    report.write_report(pages.ROOT / "results", tmp_path)
+    kept = pages.ROOT / "docs" / "report"
+    for name in ("report.md", "index.html"):
+        told = (kept / name).read_text() == (tmp_path / name).read_text()
+        assert told, "run `neuralsort report --results results --out docs/report`"
+    figures = {one.name for one in (tmp_path / "figures").iterdir()}
+    assert figures == {one.name for one in (kept / "figures").iterdir()}
+
+
 def test_tables_stand_between_their_marks():
     page = "before\n<!-- a: begin -->\nold\n<!-- a: end -->\nafter"
     new = pages.replaced(page, "a", "| new |")
