@@ -59,6 +59,11 @@ WITHOUT_TENSORFLOW: dict[str, tuple[type[Exception], str, Callable[[Any, Any], A
         "expects a RelaxedPermutation, got PlackettLuce",
         lambda ns, a: ns.knn_loss(ns.PlackettLuce(a([1.0])), a([True]), k=1),
     ),
+    "labels for flags": (
+        TypeError,
+        r"booleans, or weights.*labels ==",
+        lambda ns, a: ns.knn_loss(ns.neuralsort(a([1.0, 2.0])), a([3, 4]), k=1),
+    ),
     "power": (ValueError, "must be 1 or 2", lambda ns, a: ns.softsort(a([1.0]), power=3)),
     "payload": (ValueError, "2 items", lambda ns, a: ns.neuralsort(a([1.0, 2.0])) @ a([1.0] * 3)),
     "payload type": (TypeError, "floating", lambda ns, a: ns.neuralsort(a([1.0, 2.0])) @ a([1, 2])),

@@ -237,6 +237,17 @@ def per_item(name: str, value: Array, shape: tuple[int, ...]) -> Array:
         ) from None
 
 
+def flags(name: str, value: Array, shape: tuple[int, ...]) -> Array:
+    """One flag per item, or one weight in floating point: labels are neither."""
+    flag = per_item(name, value, shape)
+    if _is(value, jnp.integer):
+        raise TypeError(
+            f"`{name}` expects booleans, or weights in floating point, got {_came(value)}. Compare "
+            "the labels: labels == label_of_the_query."
+        )
+    return flag
+
+
 def permutations(name: str, value: Array, shape: tuple[int, ...] | None = None) -> Array:
     """One item index per position, of the shape of the other permutations."""
     if not _is(value, jnp.integer):

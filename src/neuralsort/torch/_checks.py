@@ -188,6 +188,17 @@ def per_item(name: str, value: Tensor, shape: torch.Size) -> Tensor:
         ) from None
 
 
+def flags(name: str, value: Tensor, shape: torch.Size) -> Tensor:
+    """One flag per item, or one weight in floating point: labels are neither."""
+    value = per_item(name, value, shape)
+    if not (value.is_floating_point() or value.dtype is torch.bool):
+        raise TypeError(
+            f"`{name}` expects booleans, or weights in floating point, got {value.dtype}. Compare "
+            "the labels: labels == label_of_the_query."
+        )
+    return value
+
+
 def permutations(name: str, value: Tensor, shape: torch.Size | None = None) -> Tensor:
     """One item index per position, of the shape of the other permutations."""
     if not isinstance(value, Tensor) or value.is_floating_point() or value.dtype is torch.bool:

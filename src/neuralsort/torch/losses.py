@@ -110,7 +110,8 @@ def knn_loss(
     distance, so that the nearest come first.
 
     Args:
-        P: `(..., n, n)`. The relaxed permutation of the candidates, nearest first.
+        P: `(..., n, n)`, or its first k rows. The relaxed permutation of the candidates, nearest
+            first.
         same_label: `(..., n)` boolean, or weights. True where a candidate has the query's label.
         k: How many neighbours, from 1 to n.
         mask: `(..., n)` boolean, True where the candidate exists: the mask that made `P`. A list
@@ -121,7 +122,7 @@ def knn_loss(
         A scalar, or one loss per query for `"none"`, between -1 and 0.
 
     Raises:
-        TypeError: If `same_label` holds no real numbers, or `mask` is not boolean.
+        TypeError: If `same_label` holds labels themselves, or `mask` is not boolean.
         ValueError: If a shape does not fit, `k` is out of range, or `reduction` is not known.
 
     Example:
@@ -135,7 +136,7 @@ def knn_loss(
     n = P.shape[-1]
     k = _options.neighbours(k, P.shape[-2])
     lists = torch.Size((*P.shape[:-2], n))
-    same = _checks.per_item("knn_loss(same_label)", same_label, lists).to(P.dtype)
+    same = _checks.flags("knn_loss(same_label)", same_label, lists).to(P.dtype)
     mask = _checks.mask(mask, same)
     if mask is not None:
         same = torch.where(mask, same, 0.0)
