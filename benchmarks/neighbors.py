@@ -6,6 +6,7 @@ a prediction takes beyond the fitted estimator and the queries.
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -64,20 +65,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     sizes = (options.queries, options.points, options.features, options.rounds)
+    torch.set_num_threads(options.threads)
     if options.here:
-        torch.set_num_threads(options.threads)
         print(json.dumps(measure(options.engines[0], *sizes)))
         return 0
-    torch.set_num_threads(options.threads)  # which the lines tell
     where = environment()["machine"]
     print(f"{options.queries:,} queries, {options.points:,} x {options.features} points, k = 9")
     print(f"torch {torch.__version__}, {where['processor']}, {options.threads} threads\n")
     names = ("queries", "points", "features", "rounds", "threads")
     flags = [text for name in names for text in (f"--{name}", str(getattr(options, name)))]
     measured = []
+    # FAISS and scikit-learn have threads of their own.
+    threads = os.environ | {"OMP_NUM_THREADS": str(options.threads)}
     for engine in options.engines:
         command = [sys.executable, "-m", "benchmarks.neighbors", "--here", "--engines", engine]
-        done = subprocess.run([*command, *flags], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*command, *flags], capture_output=True, text=True, check=False, env=threads
+        )
         found: dict[str, float] = {} if done.returncode else json.loads(done.stdout)
         note = done.stderr.strip().splitlines()[-1] if done.returncode else ""
         for kind in ("seconds", "bytes"):
@@ -90,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(table(measured))
     if options.json:
         write_lines(options.json, measured)
-    return 0
+    return 1 if any(one.value is None for one in measured) else 0
 
 
 def table(measured: Sequence[Measurement]) -> str:

@@ -97,7 +97,7 @@ def measure(make: Callable[[], Any], data: str) -> dict[str, float]:
         predicted = time.perf_counter()
         size = len(pickle.dumps(model)) / 2**20
         rows.append((accuracy, fitted - start, predicted - fitted, size))
-    names = ("accuracy", "fit", "predict", "memory")
+    names = ("accuracy", "fit", "predict", "size")
     return dict(zip(names, np.mean(rows, axis=0).tolist(), strict=True))
 
 
@@ -108,14 +108,14 @@ def rows() -> Iterator[dict[str, Any]]:
             yield {"data": data, "model": name} | measure(make, data)
 
 
-HEADER = "| data | model | accuracy | fit | predict | memory |\n|---|---|---|---|---|---|"
+HEADER = "| data | model | accuracy | fit | predict | size |\n|---|---|---|---|---|---|"
 
 
 def line(row: dict[str, Any]) -> str:
     """A row of the table, in Markdown."""
     return (
         f"| {row['data']} | {row['model']} | {100 * row['accuracy']:.2f} % | "
-        f"{row['fit']:.2f} s | {1000 * row['predict']:.0f} ms | {row['memory']:.2f} MiB |"
+        f"{row['fit']:.2f} s | {1000 * row['predict']:.0f} ms | {row['size']:.2f} MiB |"
     )
 
 

@@ -5,8 +5,11 @@ import functools
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import neuralsort.torch as ns
+from neuralsort.torch import knn as knn_room
 from neuralsort.torch import nn
 from neuralsort.torch.knn import soft_neighbours, squared_distances
 from tests import oracle
@@ -47,6 +50,12 @@ def test_rows_are_those_of_the_oracle(tau):
         np.testing.assert_allclose(row, expected, atol=1e-10)
 
 
+def test_labels_may_be_integers():
+    knn = nn.DifferentiableKNN(3)
+    rows = knn(QUERIES, CANDIDATES, LABELS.long())
+    torch.testing.assert_close(rows, knn(QUERIES, CANDIDATES, LABELS))
+
+
 def test_the_loss_of_the_layer_is_the_loss_of_the_paper():
     knn = nn.DifferentiableKNN(3, tau=0.7)
     classes = torch.arange(7) % 4
@@ -84,9 +93,34 @@ def test_places_of_neighbours_that_are_not_there_hold_nothing():
 def test_chunks_change_nothing(monkeypatch):
     knn = nn.DifferentiableKNN(3)
     mask = torch.rand(7, 11, generator=GENERATOR) < 0.7
-    whole = knn(QUERIES, CANDIDATES, LABELS, mask=mask)
-    monkeypatch.setattr(nn.DifferentiableKNN, "_LARGEST", 25)
-    torch.testing.assert_close(knn(QUERIES, CANDIDATES, LABELS, mask=mask), whole)
+    masks = None, mask, mask[:1], mask[0]
+    whole = [knn(QUERIES, CANDIDATES, LABELS, mask=one) for one in masks]
+    monkeypatch.setattr(knn_room, "LARGEST", 25)
+    for one, expected in zip(masks, whole, strict=True):
+        torch.testing.assert_close(knn(QUERIES, CANDIDATES, LABELS, mask=one), expected)
+    assert knn(QUERIES[:0], CANDIDATES, LABELS).shape == (0, 3, 4)
+
+
+class Largest(TorchDispatchMode):
+    """Watches for the largest tensor that is made."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        sizes = [x.numel() for x in tree_leaves(out) if isinstance(x, torch.Tensor)]
+        self.numel = max([self.numel, *sizes])
+        return out
+
+
+@pytest.mark.parametrize("mask", [None, torch.arange(40) != 3])
+@pytest.mark.parametrize(("d", "what"), [(500, "features"), (3, "rows")])
+def test_no_tensor_of_queries_by_candidates_by_features_or_rows(d, what, mask):
+    q, n = 6, 40
+    points = torch.randn(q, d, requires_grad=True), torch.randn(n, d, requires_grad=True)
+    with Largest() as seen:
+        nn.DifferentiableKNN(2)(*points, torch.eye(n), mask=mask).sum().backward()
+    assert seen.numel < q * n * {"features": d, "rows": n}[what] / 2
 
 
 def test_only_k_rows_are_computed():
@@ -136,6 +170,11 @@ def test_half_precision_computes_long(dtype):
             r"one space, got 3 and 2 features.*same network",
         ),
         (lambda: soft_neighbours(QUERIES, CANDIDATES, k=12), ValueError, r"`k`.*12"),
+        (
+            lambda: nn.DifferentiableKNN(1)(QUERIES, CANDIDATES, LABELS.argmax(-1)),
+            ValueError,
+            r"labels \(n, c\), got \(7, 3\), \(11, 3\) and \(11,\).*one_hot",
+        ),
         (lambda: soft_neighbours(QUERIES, CANDIDATES, k=0), ValueError, r"at least 1, got 0"),
         (lambda: soft_neighbours(QUERIES, CANDIDATES, k=1, samples=0), ValueError, r"`samples`"),
         (

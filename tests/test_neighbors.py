@@ -2,8 +2,10 @@
 
 import ast
 import builtins
+import copy
 import json
 import pickle
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +30,7 @@ from neuralsort.neighbors import (
     DifferentiableKNeighborsRegressor,
     Index,
     StorageError,
+    training,
 )
 from neuralsort.neighbors import search as search_room
 from neuralsort.neighbors import storage as storage_room
@@ -61,7 +64,7 @@ def test_scikit_learn_checks(estimator, check):
 
 
 FILES = [
-    {"embedding", "files", "progress", "search"},
+    {"embedding", "files", "progress", "search", "voting"},
     {"storage", "training"},
     {"base"},
     {"classifier", "regressor"},
@@ -151,6 +154,9 @@ def test_progress_is_shown_when_asked_for(capsys):
     assert "validation" in said
     classifier().fit(*IRIS)
     assert capsys.readouterr().err == ""
+    stopped = {"early_stopping": True, "patience": 1, "learning_rate": 1e-9, "verbose": 1}
+    classifier(**stopped).fit(*IRIS)
+    assert "1/3" in capsys.readouterr().err
 
 
 # -- what it learns --------------------------------------------------------------------------------
@@ -200,11 +206,64 @@ def test_loss_falls():
 
 def test_early_stopping_keeps_the_best_and_indexes_everything():
     model = classifier(epochs=50, early_stopping=True, patience=2, learning_rate=0.03).fit(*IRIS)
-    scores = [one["score"] for one in model.history_]
-    assert len(scores) < 50
-    assert max(scores[-2:]) <= max(scores)
+    assert len(model.history_) < 50
     assert model.n_samples_fit_ == 150
     assert model.score(*IRIS) > 0.95
+
+
+def train_line(scores, *, epochs=9, patience=2):
+    """Trains a line on 40 points with scores that are given; what each batch was, and the line."""
+    network, batches, seen = torch.nn.Linear(1, 1), [], []
+
+    def loss(batch):
+        batches.append(batch)
+        return batch.queries.square().mean()
+
+    def validate():
+        seen.append(copy.deepcopy(network.state_dict()))
+        return next(scores)
+
+    schedule = training.Schedule(epochs, 16, 30, 0.1, "sgd", patience)
+    ids = torch.arange(40)
+    history = training.train(
+        network,
+        loss,
+        torch.arange(40.0).unsqueeze(1),
+        ids,
+        schedule,
+        validate=None if scores is None else validate,
+        report=lambda *_: None,
+    )
+    return network, history, seen, batches
+
+
+def test_training_keeps_the_best_and_stops():
+    network, history, seen, _ = train_line(iter([0.1, 0.5, 0.9, 0.9, 0.3, 1.0]))
+    assert [one["score"] for one in history] == [0.5, 0.9, 0.9, 0.3]
+    assert all(torch.equal(seen[3][k], one) for k, one in network.state_dict().items())
+    network, history, seen, _ = train_line(iter([0.8, 0.5, 0.7]))  # nothing was better
+    assert len(history) == 2
+    assert all(torch.equal(seen[0][k], one) for k, one in network.state_dict().items())
+
+
+def test_training_asks_every_point_and_offers_none_itself():
+    *_, batches = train_line(None, epochs=1)
+    asked = torch.cat([one.wanted for one in batches])
+    assert torch.equal(asked.sort().values, torch.arange(40))
+    for one in batches:
+        assert one.known.unique().numel() == 30
+        assert torch.equal(one.mask, one.wanted.unsqueeze(-1) != one.known)
+
+
+def test_held_out_points_are_of_every_class(monkeypatch):
+    X, y = IRIS
+    model = classifier(early_stopping=True, validation_fraction=0.1)
+    for _, spare in [model._split(y, seed) for seed in range(5)]:
+        assert np.bincount(y[spare]).tolist() == [5, 5, 5]
+    kept, spare = model._split(np.array([0, 0, 0, 1]), 0)  # one class has one point
+    assert len(kept) + len(spare) == 4
+    with pytest.raises(ValueError, match=r"at least 2 points to train on.*= 1 without those held"):
+        model.fit(X[49:51], y[49:51])
 
 
 def test_images_go_through_an_embedding_of_their_own():
@@ -219,13 +278,51 @@ def test_images_go_through_an_embedding_of_their_own():
     assert model.transform(images[:2]).dtype == np.float32
     untrained = classifier(embedding=network, epochs=0).fit(images[:400], y[:400])
     assert model.score(images[400:], y[400:600]) > untrained.score(images[400:], y[400:600])
+    maps = classifier(embedding=network[0], epochs=1).fit(images[:50], y[:50])
+    assert maps.transform(images[:2]).shape == (2, 72)
     with pytest.raises(ValueError, match=r"points of shape \(1, 6, 8\).*fitted on.*\(1, 8, 8\)"):
         model.predict(images[:, :, :6])
 
 
 def test_images_need_an_embedding():
-    with pytest.raises(ValueError, match="dim 4"):
+    with pytest.raises(ValueError, match=r"dim 4.*Flatten.*`embedding`"):
         classifier().fit(np.zeros((10, 1, 8, 8)), np.arange(10) % 2)
+
+
+class Odd(torch.nn.Module):
+    """An embedding that is none, in some way."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.linear, self.way = torch.nn.Linear(4, 3), way
+
+    def forward(self, x):
+        return self.way(self.linear(x))
+
+
+@pytest.mark.parametrize(
+    ("embedding", "message"),
+    [
+        (torch.nn.Linear(5, 3), r"does not take points of shape \(2, 4\).*4.*5"),
+        (Odd(lambda x: (x, x)), r"must give a tensor \(m, d\), got tuple"),
+        (Odd(lambda x: x.sum(1)), r"got \(2,\) for points of shape \(2, 4\)"),
+        (Odd(lambda x: x[:1]), r"got \(1, 3\).*one row for each point"),
+        (Odd(lambda x: x * float("nan")), r"not finite.*learning_rate"),
+    ],
+)
+def test_what_embeds_nothing_is_refused(embedding, message):
+    with pytest.raises(ValueError, match=message):
+        classifier(embedding=embedding).fit(*IRIS)
+
+
+def test_nothing_to_learn_is_said():
+    with pytest.warns(UserWarning, match="nothing to learn"):
+        classifier(embedding=torch.nn.Identity()).fit(*IRIS)
+
+
+def test_candidates_are_more_than_neighbours():
+    with pytest.raises(ValueError, match=r"more than `n_neighbors`, got 5 and 5"):
+        classifier(candidates=5).fit(*IRIS)
 
 
 def test_several_targets():
@@ -328,10 +425,12 @@ def test_a_common_offset_does_not_change_neighbours(kind):
 
 
 @pytest.mark.parametrize("kind", EXACT)
-def test_equal_distances_come_in_the_order_of_the_points(kind):
-    known = np.repeat(points(20), 3, axis=0)
-    indices = Index(known, kind=kind).query(known[::3], 3)[1]
-    assert np.array_equal(indices, np.arange(60).reshape(20, 3))
+@pytest.mark.parametrize("copies", [3, 40])
+def test_equal_distances_come_in_the_order_of_the_points(kind, copies):
+    """Also where more points are equally near than an engine proposes at first."""
+    known = np.tile(points(20), (copies, 1))
+    indices = Index(known, kind=kind).query(known[:20], 3)[1]
+    assert np.array_equal(indices, np.arange(20)[:, None] + 20 * np.arange(3))
 
 
 @NEEDS_FAISS
@@ -346,16 +445,39 @@ def test_approximate_indices_find_nearly_everything(factory, search):
 
 
 @NEEDS_FAISS
-def test_an_index_that_looks_at_too_little_says_so():
-    index = Index(points(), kind="faiss", factory="IVF100,Flat", search="nprobe=1")
-    with pytest.raises(ValueError, match=r"fewer than 40 neighbours.*nprobe=32"):
-        index.query(points(60, seed=1), 40)
+def test_an_index_that_looks_at_too_little_is_helped():
+    known, asked = points(), points(60, seed=1)
+    index = Index(known, kind="faiss", factory="IVF100,Flat", search="nprobe=1")
+    assert (index.engine.propose(asked.astype(np.float32), 40) < 0).any(1).all()
+    assert np.array_equal(index.query(asked, 40)[1], Index(known, kind="torch").query(asked, 40)[1])
+
+
+@NEEDS_FAISS
+@pytest.mark.parametrize(
+    ("factory", "search", "message"),
+    [
+        ("Nonsense", "", r"does not understand index_factory='Nonsense' for 4 features.*Flat"),
+        ("Flat", "nprobe=4", r"'Flat' does not take index_search='nprobe=4'.*nprobe.*nothing"),
+        ("IVF4,Flat", "nprob=4", r"does not take index_search='nprob=4'"),
+    ],
+)
+def test_faiss_says_what_it_does_not_know_before_training(factory, search, message):
+    model = classifier(index="faiss", index_factory=factory, index_search=search, epochs=10**9)
+    with pytest.raises(ValueError, match=message) as found:
+        model.fit(*IRIS)
+    assert "/faiss/" not in str(found.value)  # where in its source
 
 
 @NEEDS_FAISS
 def test_faiss_says_what_it_cannot_build():
-    with pytest.raises(ValueError, match=r"could not build 'Nonsense'.*Flat"):
-        Index(points(), kind="faiss", factory="Nonsense")
+    with pytest.raises(ValueError, match=r"could not build 'IVF999,Flat' of 500 points.*Flat"):
+        Index(points(), kind="faiss", factory="IVF999,Flat")
+
+
+@pytest.mark.parametrize("kind", ["torch", "sklearn"])
+def test_options_of_faiss_are_its_own(kind):
+    with pytest.raises(ValueError, match=r"takes no index_factory.*'HNSW32'.*index=\"faiss\""):
+        classifier(index=kind, index_factory="HNSW32").fit(*IRIS)
 
 
 def test_without_faiss(monkeypatch):
@@ -380,8 +502,8 @@ def test_unknown_engines_are_refused():
 @NEEDS_FAISS
 def test_a_faiss_estimator_survives_pickling():
     model = classifier(index="faiss").fit(*IRIS)
-    copy = pickle.loads(pickle.dumps(model))
-    assert np.array_equal(copy.predict(IRIS[0]), model.predict(IRIS[0]))
+    again = pickle.loads(pickle.dumps(model))
+    assert np.array_equal(again.predict(IRIS[0]), model.predict(IRIS[0]))
 
 
 # -- folders ---------------------------------------------------------------------------------------
@@ -402,9 +524,60 @@ def test_a_saved_classifier_is_the_same(tmp_path, kind):
     assert names == {"estimator.json", "tensors.safetensors"} | engine
 
 
+@NEEDS_FAISS
+@pytest.mark.parametrize("factory", ["IVF8,Flat", "HNSW16"])
+def test_an_approximate_index_is_saved_as_it_is(tmp_path, factory):
+    X, y = IRIS
+    search = "nprobe=2" if "IVF" in factory else "efSearch=20"
+    model = classifier(index="faiss", index_factory=factory, index_search=search).fit(X, y)
+    assert model.score(X, y) > 0.9
+    model.save(tmp_path)
+    again = DifferentiableKNeighborsClassifier.load(tmp_path)
+    assert not again._index.engine.exact
+    assert np.array_equal(again.kneighbors(X)[1], model.kneighbors(X)[1])
+
+
+@NEEDS_FAISS
+@pytest.mark.parametrize("kind", ["auto", "faiss"])
+def test_a_folder_with_an_index_goes_where_there_is_no_faiss(tmp_path, monkeypatch, kind):
+    X, y = IRIS
+    model = classifier(index=kind).fit(X, y)
+    expected = model.predict_proba(X)
+    model.save(tmp_path)
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    if kind == "auto":
+        again = DifferentiableKNeighborsClassifier.load(tmp_path)
+        assert np.array_equal(again.predict_proba(X), expected)
+    else:
+        with pytest.raises(ImportError, match="pip install faiss-cpu"):
+            DifferentiableKNeighborsClassifier.load(tmp_path)
+
+
+def test_names_of_features_and_shared_parameters_are_saved(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    X, y = IRIS
+    table = pandas.DataFrame(X, columns=list("abcd"))
+    square = torch.nn.Linear(4, 4)
+    network = torch.nn.Sequential(square, torch.nn.ReLU(), square)
+    model = classifier(embedding=network).fit(table, y)
+    model.save(tmp_path)
+    again = DifferentiableKNeighborsClassifier.load(tmp_path, embedding=network)
+    assert again.feature_names_in_.tolist() == list("abcd")
+    assert np.array_equal(again.predict_proba(table), model.predict_proba(table))
+    with pytest.raises(ValueError, match="feature names"):
+        again.predict(table[list("dcba")])
+
+
+def test_transform_may_give_tables():
+    pandas = pytest.importorskip("pandas")
+    found = classifier().set_output(transform="pandas").fit(*IRIS).transform(IRIS[0])
+    assert isinstance(found, pandas.DataFrame)
+    assert found.columns[0] == "differentiablekneighborsclassifier0"
+
+
 def test_a_saved_regressor_is_the_same(tmp_path):
     X, y = DIABETES
-    model = regressor().fit(X.astype(np.float32), y)
+    model = regressor(weights="distance").fit(X.astype(np.float32), y)
     model.save(tmp_path)
     again = DifferentiableKNeighborsRegressor.load(tmp_path)
     assert np.array_equal(again.predict(X), model.predict(X))
@@ -453,9 +626,28 @@ def test_a_folder_is_the_old_or_the_new_estimator(tmp_path, monkeypatch):
     assert len(list(tmp_path.iterdir())) == whole
 
 
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "model").write_text("mine")
+    with pytest.raises(StorageError, match="is a file"):
+        classifier(epochs=0).fit(*IRIS).save(tmp_path / "model")
+    assert (tmp_path / "model").read_text() == "mine"
+
+
 def test_only_fitted_estimators_are_saved(tmp_path):
     with pytest.raises(NotFittedError):
         classifier().save(tmp_path)
+
+
+CHANGES = {
+    "no classes": {"classes": None},
+    "no history": {"history": None, "input_shape": None},
+    "no files": {"files": {}},
+    "files in a list": {"files": [1]},
+    "another dtype": {"dtype": "object"},
+    "a function for a dtype": {"dtype": "load"},
+    "an unknown parameter": {"parameters": {"index": "torch", "metric": "cosine"}},
+    "no parameters": {"parameters": 3},
+}
 
 
 def damage(folder, kind):
@@ -471,12 +663,8 @@ def damage(folder, kind):
         tensors.unlink()
     elif kind == "foreign":
         facts.write_text(json.dumps({"model": "something else"}))
-    elif kind in ("history", "dtype"):
-        kept = json.loads(facts.read_text())
-        kept[kind] = "object"
-        if kind == "history":
-            del kept[kind]
-        facts.write_text(json.dumps(kept))
+    elif kind in CHANGES:
+        facts.write_text(json.dumps(json.loads(facts.read_text()) | CHANGES[kind]))
     elif kind == "not a mapping":
         facts.write_text("[1, 2]")
 
@@ -489,8 +677,7 @@ def damage(folder, kind):
         ("tensors cut", r"tensors\.safetensors is missing, truncated"),
         ("tensors gone", r"tensors\.safetensors is missing, truncated"),
         ("foreign", r"not in the format.*got None"),
-        ("history", r"damaged: it lacks history"),
-        ("dtype", r"damaged: it lacks a known dtype"),
+        *((kind, r"estimator\.json is damaged, or of another version") for kind in CHANGES),
         ("not a mapping", r"not in the format.*got 'list'"),
     ],
 )

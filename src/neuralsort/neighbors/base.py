@@ -2,13 +2,20 @@
 
 import copy
 from abc import abstractmethod
+from collections.abc import Sequence
+from functools import partial
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    is_regressor,
+)
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -20,17 +27,16 @@ from neuralsort.torch.nn import DifferentiableKNN
 from . import storage
 from .embedding import ResidualMLP
 from .progress import Progress
-from .search import KINDS, FaissEngine, Index
+from .search import KINDS, FaissEngine, Index, chosen_kind
 from .training import OPTIMIZERS, Batch, Schedule, train
+from .voting import WEIGHTS
 
 
-class DifferentiableKNeighbors(TransformerMixin, BaseEstimator):
+class DifferentiableKNeighbors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """What classifier and regressor share: everything but the targets."""
 
     n_features_in_: int
     feature_names_in_: np.ndarray
-    _numeric_targets: bool
-    """Whether targets are numbers, of which a point may have several."""
 
     _parameter_constraints = {
         "n_neighbors": [Interval(Integral, 1, None, closed="left")],
@@ -46,13 +52,13 @@ class DifferentiableKNeighbors(TransformerMixin, BaseEstimator):
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
         "patience": [Interval(Integral, 1, None, closed="left")],
         "embedding": [nn.Module, None],
-        "weights": [StrOptions({"uniform", "distance"})],
+        "weights": [StrOptions(set(WEIGHTS))],
         "index": [StrOptions(set(KINDS))],
         "index_factory": [str],
         "index_search": [str],
         "device": [str],
         "random_state": ["random_state"],
-        "verbose": ["boolean"],
+        "verbose": ["verbose"],
     }
 
     def __init__(
@@ -77,7 +83,7 @@ class DifferentiableKNeighbors(TransformerMixin, BaseEstimator):
         index_search: str = "",
         device: str = "cpu",
         random_state: int | np.random.RandomState | None = None,
-        verbose: bool = False,
+        verbose: bool | int = False,
     ) -> None:
         self.n_neighbors = n_neighbors
         self.tau = tau
@@ -113,54 +119,84 @@ class DifferentiableKNeighbors(TransformerMixin, BaseEstimator):
             The estimator.
         """
         self._validate_params()  # pyright: ignore[reportAttributeAccessIssue]
-        X, y = self._validated(X, y)
-        if len(X) < 2:
+        several = is_regressor(self)
+        X, y = self._checked(X, y=y, multi_output=several, y_numeric=several)
+        if self.candidates <= self.n_neighbors:
             raise ValueError(
-                f"{type(self).__name__} needs at least 2 points, got n_samples = {len(X)}. A query "
-                "is never its own neighbour."
+                f"`candidates` must be more than `n_neighbors`, got {self.candidates} and "
+                f"{self.n_neighbors}. A query sorts candidates, itself left out."
             )
+        self._input_shape = X.shape[1:]
         targets = torch.as_tensor(self._encode(y))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         points = _tensor(X)
-        with torch.random.fork_rng(devices=[]):
+        device = torch.device(self.device)
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(seed)
-            self.embedding_ = self._network(points)
+            self.embedding_ = self._network(points.shape[1], points.dtype)
+            if self.embedding is None:
+                self.embedding_.standardize(points.to(self.device))
+            width = self._probed(points[:2]).shape[1]
+            if chosen_kind(self.index, self.index_factory, self.index_search) == "faiss":
+                FaissEngine.empty(width, self.index_factory, self.index_search)
             self.history_ = self._train(points, targets, seed)
         self.n_samples_fit_ = len(X)
         self._targets = targets.numpy()
-        self._index = self._indexed(self._embed(points))
+        self._indexed(self._embed(points))
         return self
 
-    def _validated(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:  # noqa: N803
-        X, y = validate_data(
-            self,
-            X,
-            y,
-            dtype=[np.float64, np.float32],
-            allow_nd=self.embedding is not None,
-            multi_output=self._numeric_targets,
-            y_numeric=self._numeric_targets,
-        )
-        self._input_shape = X.shape[1:]
-        return X, y
+    def _checked(self, X: Any, **options: Any) -> Any:  # noqa: N803
+        """Points, and targets if there are any, as scikit-learn's `validate_data` lets them in."""
+        images = self.embedding is not None
+        if getattr(X, "ndim", 2) > 2 and not images:
+            raise ValueError(
+                f"Found array with dim {X.ndim}, but the default embedding takes (m, features)."
+                " Flatten the points, or pass an `embedding` that takes them."
+            )
+        dtypes = [np.float64, np.float32]
+        return validate_data(self, X, dtype=dtypes, allow_nd=images, **options)
 
-    def _network(self, points: Tensor) -> nn.Module:
-        """The network to train: a copy, in the precision of the data."""
+    def _network(self, features: int, dtype: torch.dtype) -> Any:
+        """The network to train: the default one, or a copy of the user's."""
         if self.embedding is None:
-            network = ResidualMLP(points.shape[1]).to(points.dtype)
-            network.standardize(points)
-        else:
-            network = copy.deepcopy(self.embedding).to(points.dtype)
-        return network.to(self.device)
+            return ResidualMLP(features).to(self.device, dtype)
+        return copy.deepcopy(self.embedding).to(self.device, dtype)
+
+    def _probed(self, points: Tensor) -> Tensor:
+        """Embeddings of a few points, flattened; before anything is trained.
+
+        Raises:
+            ValueError: If the embedding does not take the points, or gives no tensor with a row
+                for each.
+        """
+        try:
+            with torch.no_grad():
+                found = self.embedding_.eval()(points.to(self.device))
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"`embedding` does not take points of shape {tuple(points.shape)}: {error}. Give a "
+                "module from (m, ...) to (m, d)."
+            ) from error
+        if not isinstance(found, Tensor) or found.dim() < 2 or len(found) != len(points):
+            came = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise ValueError(
+                f"`embedding` must give a tensor (m, d), got {came} for points of shape "
+                f"{tuple(points.shape)}. Give a module with one row for each point."
+            )
+        return found.flatten(1)
 
     def _train(self, points: Tensor, targets: Tensor, seed: int) -> list[dict[str, float]]:
         spare_points, spare_targets = points[:0], targets[:0]
         if self.early_stopping:
-            kept, spare = train_test_split(
-                np.arange(len(points)), test_size=self.validation_fraction, random_state=seed
-            )
+            kept, spare = self._split(targets.numpy(), seed)
             spare_points, spare_targets = points[spare], targets[spare]
             points, targets = points[kept], targets[kept]
+        if len(points) < 2:
+            raise ValueError(
+                f"{type(self).__name__} needs at least 2 points to train on, got n_samples = "
+                f"{len(points)}{' without those held out' if self.early_stopping else ''}. A query "
+                "is never its own neighbour."
+            )
         candidates = min(self.candidates, len(points))
         knn = DifferentiableKNN(
             min(self.n_neighbors, candidates - 1),
@@ -168,12 +204,12 @@ class DifferentiableKNeighbors(TransformerMixin, BaseEstimator):
             samples=int(self.samples) if self.stochastic else None,
         )
         schedule = Schedule(
-            self.epochs,
-            self.batch_size,
-            candidates,
-            self.learning_rate,
-            self.optimizer,
-            self.patience,
+            epochs=self.epochs,
+            batch=self.batch_size,
+            candidates=candidates,
+            learning_rate=self.learning_rate,
+            optimizer=self.optimizer,
+            patience=self.patience,
         )
 
         def validate() -> float:
@@ -182,11 +218,10 @@ class DifferentiableKNeighbors(TransformerMixin, BaseEstimator):
             return self._score_of(self._answer(found, targets.numpy()), spare_targets.numpy())
 
         title = type(self).__name__
-        with Progress(title, self.epochs, unit="epochs", show=self.verbose) as progress:
+        with Progress(title, self.epochs, unit="epochs", show=bool(self.verbose)) as progress:
             return train(
                 self.embedding_,
-                knn,
-                self._loss,
+                partial(self._loss, knn),
                 points.to(self.device),
                 targets.to(self.device),
                 schedule,
@@ -194,8 +229,27 @@ class DifferentiableKNeighbors(TransformerMixin, BaseEstimator):
                 report=progress.update,
             )
 
-    def _indexed(self, embedded: np.ndarray, engine: FaissEngine | None = None) -> Index:
-        return Index(
+    def _split(self, targets: np.ndarray, seed: int) -> Sequence[Any]:
+        """The points to train on and those to hold out; of every class a part, if that is possible.
+
+        Raises:
+            ValueError: If nothing is left of one of the two.
+        """
+        split = partial(
+            train_test_split,
+            np.arange(len(targets)),
+            test_size=self.validation_fraction,
+            random_state=seed,
+        )
+        try:
+            return split(stratify=None if is_regressor(self) else targets)
+        except ValueError:  # a class of one, or more classes than are held out
+            return split()
+
+    def _indexed(self, embedded: np.ndarray, engine: FaissEngine | None = None) -> None:
+        """Makes points what neighbours are looked for among."""
+        self._n_features_out = embedded.shape[1]
+        self._index = Index(
             embedded,
             kind=self.index,
             factory=self.index_factory,
@@ -207,7 +261,14 @@ class DifferentiableKNeighbors(TransformerMixin, BaseEstimator):
 
     def transform(self, X: Any) -> np.ndarray:  # noqa: N803
         """The learned representation of points, `(q, d)`."""
-        return self._embed(_tensor(self._checked(X)))
+        check_is_fitted(self, "embedding_")
+        X = self._checked(X, reset=False)
+        if X.shape[1:] != self._input_shape:
+            raise ValueError(
+                f"X has points of shape {X.shape[1:]}, but {type(self).__name__} was fitted on "
+                f"points of shape {self._input_shape}. Give points of that shape."
+            )
+        return self._embed(_tensor(X))
 
     def kneighbors(
         self,
@@ -239,22 +300,6 @@ class DifferentiableKNeighbors(TransformerMixin, BaseEstimator):
             distances, indices = self._index.query(self.transform(X), int(k))
         return (distances, indices) if return_distance else indices
 
-    def _checked(self, X: Any) -> np.ndarray:  # noqa: N803
-        check_is_fitted(self, "embedding_")
-        X = validate_data(
-            self,
-            X,
-            reset=False,
-            dtype=[np.float64, np.float32],
-            allow_nd=self.embedding is not None,
-        )
-        if X.shape[1:] != self._input_shape:
-            raise ValueError(
-                f"X has points of shape {X.shape[1:]}, but {type(self).__name__} was fitted on "
-                f"points of shape {self._input_shape}. Give points of that shape."
-            )
-        return X
-
     @torch.no_grad()
     def _embed(self, points: Tensor) -> np.ndarray:
         """Embeddings, in the precision that the network was fitted in."""
@@ -264,17 +309,13 @@ class DifferentiableKNeighbors(TransformerMixin, BaseEstimator):
         parts = [
             network(part.to(self.device, dtype)).flatten(1).cpu() for part in points.split(1024)
         ]
-        return torch.cat(parts).numpy()
-
-    def _shares(self, distances: np.ndarray) -> np.ndarray:
-        """How much each neighbour counts, `(q, k)`, adding up to 1."""
-        if self.weights == "uniform":
-            return np.full_like(distances, 1 / distances.shape[1])
-        nearest = distances[:, :1]
-        # Relative to the nearest, which may be at distance 0: then those there share everything.
-        with np.errstate(divide="ignore", invalid="ignore"):
-            counts = np.where(nearest > 0, nearest / distances, distances == 0)
-        return counts / counts.sum(1, keepdims=True)
+        found = torch.cat(parts)
+        if not found.isfinite().all():
+            raise ValueError(
+                "The embedding of some points is not finite. If training diverged, lower "
+                "`learning_rate`; else see what `embedding` does to these points."
+            )
+        return found.numpy()
 
     @abstractmethod
     def _encode(self, y: np.ndarray) -> np.ndarray:
@@ -298,8 +339,14 @@ class DifferentiableKNeighbors(TransformerMixin, BaseEstimator):
         """Writes the fitted estimator into a folder: JSON, safetensors and the index, no pickle.
 
         The architecture of an embedding of your own is code, and is not saved: pass it to `load`.
+        Nor is a `random_state` that is not a number.
+
+        Raises:
+            StorageError: If there is a file in place of the folder.
         """
         check_is_fitted(self, "embedding_")
+        if Path(path).is_file():
+            raise storage.StorageError(f"{path} is a file. Give a folder to save to.")
         parameters = self.get_params(deep=False)
         parameters.pop("embedding")
         if not isinstance(self.random_state, Integral | None):
@@ -335,7 +382,12 @@ class DifferentiableKNeighbors(TransformerMixin, BaseEstimator):
         Raises:
             StorageError: If the folder is something else, damaged, or of another estimator.
         """
-        facts, tensors, engine = storage.read(Path(path))
+        with storage.reading(Path(path)):
+            return cls._from(Path(path), embedding)
+
+    @classmethod
+    def _from(cls, path: Path, embedding: nn.Module | None) -> Any:
+        facts, tensors, engine = storage.read(path)
         if facts["class"] != cls.__name__:
             raise storage.StorageError(
                 f"{path} holds a {facts['class']}, not a {cls.__name__}. Load it with that class."
@@ -353,8 +405,7 @@ class DifferentiableKNeighbors(TransformerMixin, BaseEstimator):
         if "feature_names_in" in facts:
             self.feature_names_in_ = np.array(facts["feature_names_in"], dtype=object)
         self.history_ = facts["history"]
-        network = copy.deepcopy(embedding) or ResidualMLP(self.n_features_in_)
-        self.embedding_ = network.to(getattr(torch, facts["dtype"])).to(self.device)
+        self.embedding_ = self._network(self.n_features_in_, getattr(torch, facts["dtype"]))
         start = "embedding."
         storage.same_parameters(
             self.embedding_,
@@ -363,7 +414,7 @@ class DifferentiableKNeighbors(TransformerMixin, BaseEstimator):
         self._targets = tensors["targets"].numpy()
         self.n_samples_fit_ = len(self._targets)
         self._restore(facts)
-        self._index = self._indexed(tensors["points"].numpy(), engine)
+        self._indexed(tensors["points"].numpy(), engine)
         return self
 
     def _facts(self) -> dict[str, Any]:

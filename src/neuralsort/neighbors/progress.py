@@ -33,7 +33,7 @@ class Progress:
         self.title, self.steps, self.unit, self.show = title, steps, unit, show
         self.console = Console(stderr=True)
         self.first: tuple[int, float] | None = None
-        self.last_line = time.monotonic()
+        self.last_line, self.unsaid = time.monotonic(), ""
         self.bar = None
         if show and (self.console.is_terminal or self.console.is_jupyter):
             columns = (
@@ -60,6 +60,7 @@ class Progress:
     ) -> None:
         if self.bar is not None:
             self.bar.stop()
+        self._say()
 
     def update(self, step: int, loss: float, metric: tuple[str, float] | None) -> None:
         """Says where training is.
@@ -77,8 +78,14 @@ class Progress:
         text += f"  {speed:.1f} {self.unit}/s"
         if self.bar is not None:
             self.bar.update(self.task, completed=step, text=text)
-        elif self.show and (now - self.last_line >= _PLAIN_SECONDS or step == self.steps):
-            self.last_line = now
+        elif self.show:
             left = (self.steps - step) / speed if speed else 0.0
-            line = f"{self.title}  {step}/{self.steps}  {text}  {left / 60:.0f} min left"
-            self.console.print(line, highlight=False, soft_wrap=True)
+            self.unsaid = f"{self.title}  {step}/{self.steps}  {text}  {left / 60:.0f} min left"
+            if now - self.last_line >= _PLAIN_SECONDS:
+                self.last_line = now
+                self._say()
+
+    def _say(self) -> None:
+        if self.unsaid:
+            self.console.print(self.unsaid, highlight=False, soft_wrap=True)
+        self.unsaid = ""

@@ -11,6 +11,7 @@ from neuralsort.torch.nn import DifferentiableKNN
 from . import storage
 from .base import DifferentiableKNeighbors
 from .training import Batch
+from .voting import shares
 
 
 class DifferentiableKNeighborsRegressor(RegressorMixin, DifferentiableKNeighbors):
@@ -21,7 +22,8 @@ class DifferentiableKNeighborsRegressor(RegressorMixin, DifferentiableKNeighbors
 
     The twin of `DifferentiableKNeighborsClassifier`, which explains the parameters; targets may
     have several outputs, and are standardised in the loss. For prediction it is
-    `sklearn.neighbors.KNeighborsRegressor` in the space of `transform`.
+    `sklearn.neighbors.KNeighborsRegressor` in the space of `transform`. The score in `history_` is
+    the share of the targets' variance that is explained.
 
     Example:
         >>> from sklearn.datasets import load_diabetes
@@ -32,8 +34,6 @@ class DifferentiableKNeighborsRegressor(RegressorMixin, DifferentiableKNeighbors
 
     Reference: after Grover et al. (2019), the kNN experiment.
     """
-
-    _numeric_targets = True
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -55,10 +55,10 @@ class DifferentiableKNeighborsRegressor(RegressorMixin, DifferentiableKNeighbors
 
     def _answer(self, found: tuple[np.ndarray, np.ndarray], targets: np.ndarray) -> np.ndarray:
         distances, indices = found
-        return np.einsum("qk,qkt->qt", self._shares(distances), targets[indices])
+        return np.einsum("qk,qkt->qt", shares(distances, self.weights), targets[indices])
 
     def _score_of(self, answer: np.ndarray, wanted: np.ndarray) -> float:
-        return -float(np.square(answer - wanted).mean())
+        return 1 - float(np.square(answer - wanted).mean())  # targets have variance 1
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
         """The weighted mean target of the neighbours."""

@@ -2,7 +2,8 @@
 
 An engine proposes a few more points than are asked for, in float32. Their distances are then
 computed from differences, in the precision of the points, and sorted; equal distances in the order
-of the points. So exact engines agree, whatever their arithmetic.
+of the points. Where the last proposed is no farther than the last wanted, others may be as near:
+more are proposed. So exact engines agree, whatever their arithmetic.
 """
 
 from collections.abc import Iterator
@@ -22,6 +23,11 @@ LARGEST = 2**24
 
 class Engine(Protocol):
     """Proposes neighbours among the points it was made of."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether it looks at all points."""
+        ...
 
     def propose(self, queries: np.ndarray, count: int) -> np.ndarray:
         """`(q, count)` indices of points in float32; -1 where an approximate engine found none."""
@@ -57,20 +63,26 @@ class Index:
     def query(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Distances and indices `(q, k)` of the k nearest points, the nearest first.
 
-        Raises:
-            ValueError: If an approximate index finds fewer than k.
+        Queries for which an approximate index finds fewer than k are answered exactly.
         """
-        count = min(k + SPARE, len(self.points))
         distances = np.empty((len(queries), k), self.points.dtype)
         indices = np.empty((len(queries), k), np.int64)
-        proposed = self.engine.propose(self._short(queries), count)
-        for rows in _blocks(len(queries), count * self.points.shape[1]):
-            distances[rows], indices[rows] = self._nearest(queries[rows], proposed[rows], k)
-        if not np.isfinite(distances).all() and (indices < 0).any():
-            raise ValueError(
-                f"The approximate index found fewer than {k} neighbours of some queries. "
-                'Let it look further, for example index_search="nprobe=32", or use "Flat".'
-            )
+        short, left, count = self._short(queries), np.arange(len(queries)), k + SPARE
+        while len(left):
+            count = min(count, len(self.points))
+            proposed = self.engine.propose(short[left], count)
+            tied = np.zeros(len(left), bool)
+            for block in _blocks(len(left), count * self.points.shape[1]):
+                rows = left[block]
+                near, order = self._ordered(queries[rows], proposed[block])
+                distances[rows], indices[rows] = near[:, :k], order[:, :k]
+                tied[block] = near[:, -1] == near[:, k - 1]
+            if count == len(self.points) or not self.engine.exact:
+                break
+            left, count = left[tied], 4 * count
+        few = (indices < 0).any(1)
+        if few.any():
+            distances[few], indices[few] = Index(self.points, kind="torch").query(queries[few], k)
         return distances, indices
 
     def query_others(self, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -84,13 +96,12 @@ class Index:
     def _short(self, points: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(points - self.centre, np.float32)
 
-    def _nearest(
-        self, queries: np.ndarray, proposed: np.ndarray, k: int
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _ordered(self, queries: np.ndarray, proposed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Distances and indices of what was proposed, the nearest first."""
         gaps = self.points[proposed] - queries[:, None]
         distances = np.sqrt(np.einsum("qnd,qnd->qn", gaps, gaps))
         distances[proposed < 0] = np.inf
-        order = np.lexsort((proposed, distances))[:, :k]
+        order = np.lexsort((proposed, distances))
         return np.take_along_axis(distances, order, 1), np.take_along_axis(proposed, order, 1)
 
 
@@ -119,19 +130,35 @@ def make_engine(points: np.ndarray, kind: str, factory: str, search: str) -> Eng
         ValueError: If there is none of that name, or FAISS does not understand what to build.
         ImportError: If FAISS is asked for and not installed.
     """
-    if kind == "auto":
-        kind = "faiss" if has_faiss() else "torch"
+    kind = chosen_kind(kind, factory, search)
     if kind == "faiss":
         return FaissEngine.build(points, factory, search)
-    if kind == "sklearn":
-        return SklearnEngine(points)
-    if kind == "torch":
-        return TorchEngine(points)
-    raise ValueError(f"`index` must be one of {', '.join(KINDS)}, got {kind!r}. Choose one.")
+    return SklearnEngine(points) if kind == "sklearn" else TorchEngine(points)
+
+
+def chosen_kind(kind: str, factory: str, search: str) -> str:
+    """The engine that is meant.
+
+    Raises:
+        ValueError: If there is none of that name, or it takes no options of FAISS.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"`index` must be one of {', '.join(KINDS)}, got {kind!r}. Choose one.")
+    special = factory != "Flat" or search != ""
+    if kind == "auto":
+        return "faiss" if special or has_faiss() else "torch"
+    if kind != "faiss" and special:
+        raise ValueError(
+            f"index={kind!r} is exact and takes no index_factory or index_search, got {factory!r} "
+            f'and {search!r}. Leave them out, or use index="faiss".'
+        )
+    return kind
 
 
 class TorchEngine:
     """Products of matrices, a block of queries at a time."""
+
+    exact = True
 
     def __init__(self, points: np.ndarray) -> None:
         self.points = points
@@ -151,6 +178,8 @@ class TorchEngine:
 class SklearnEngine:
     """scikit-learn's `NearestNeighbors`: trees for few features, else all distances."""
 
+    exact = True
+
     def __init__(self, points: np.ndarray) -> None:
         from sklearn.neighbors import NearestNeighbors
 
@@ -169,20 +198,47 @@ class FaissEngine:
     @classmethod
     def build(cls, points: np.ndarray, factory: str, search: str) -> "FaissEngine":
         """Trains an index if need be, and adds the points."""
-        faiss = _faiss()
+        index = cls.empty(points.shape[1], factory, search)
         try:
-            index = faiss.index_factory(points.shape[1], factory)
             if not index.is_trained:
                 index.train(points)
             index.add(points)
+        except RuntimeError as error:
+            raise ValueError(
+                f"FAISS could not build {factory!r} of {len(points)} points: {_reason(error)}. "
+                'Give more points, or use index_factory="Flat", which is exact.'
+            ) from None
+        return cls(index)
+
+    @staticmethod
+    def empty(features: int, factory: str, search: str) -> Any:
+        """FAISS's index without points.
+
+        Raises:
+            ValueError: If FAISS does not understand one of the two descriptions.
+        """
+        faiss = _faiss()
+        try:
+            index = faiss.index_factory(features, factory)
+        except RuntimeError as error:
+            raise ValueError(
+                f"FAISS does not understand index_factory={factory!r} for {features} features: "
+                f'{_reason(error)}. Use "Flat", which is exact, "IVF256,Flat" or "HNSW32".'
+            ) from None
+        try:
             if search:
                 faiss.ParameterSpace().set_index_parameters(index, search)
         except RuntimeError as error:
             raise ValueError(
-                f"FAISS could not build {factory!r} with search {search!r} over {len(points)} "
-                f'points: {str(error).splitlines()[-1]} Use index_factory="Flat", which is exact.'
+                f"An index of index_factory={factory!r} does not take index_search={search!r}: "
+                f'{_reason(error)}. "IVF..." takes "nprobe=16", "HNSW..." "efSearch=64", "Flat" '
+                "nothing."
             ) from None
-        return cls(index)
+        return index
+
+    @property
+    def exact(self) -> bool:
+        return isinstance(self.index, _faiss().IndexFlat)
 
     def propose(self, queries: np.ndarray, count: int) -> np.ndarray:
         return self.index.search(queries, count)[1]
@@ -201,6 +257,11 @@ class FaissEngine:
 
     def __setstate__(self, state: bytes) -> None:
         self.index = _faiss().deserialize_index(np.frombuffer(state, np.uint8))
+
+
+def _reason(error: RuntimeError) -> str:
+    """What FAISS says, without where in its source."""
+    return str(error).splitlines()[-1].split(": ", 2)[-1].rstrip(". ")
 
 
 def _faiss() -> Any:

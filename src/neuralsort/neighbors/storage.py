@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +14,12 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from .files import replace
-from .search import FaissEngine
+from .search import FaissEngine, has_faiss
 
 FORMAT = "neuralsort.neighbors/1"
 FACTS, TENSORS, INDEX = "estimator.json", "tensors.safetensors", "index.faiss"
 DIGEST = "[0-9a-f]" * 16
 """The beginning of a digest, as a pattern of file names."""
-
-REQUIRED = {"class", "default_embedding", "dtype", "files", "history", "input_shape", "parameters"}
 
 
 class StorageError(ValueError):
@@ -33,7 +33,11 @@ def write(
 
     Files carry their digest in their name, and the facts, which come last, say which ones count.
     """
-    whole = {name: one.detach().cpu().contiguous() for name, one in tensors.items()}
+    # Copies: parameters that share memory would be refused.
+    whole = {
+        name: one.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, one in tensors.items()
+    }
     contents = {TENSORS: safetensors.torch.save(whole)}
     if engine is not None:
         contents[INDEX] = engine.to_bytes()
@@ -46,6 +50,23 @@ def write(
     for name in (TENSORS, INDEX):
         for old in set(folder.glob(f"{DIGEST}-{name}")) - set(files.values()):
             old.unlink()
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[None]:
+    """Says of whatever goes wrong with facts that are not as `write` left them that they are not.
+
+    Raises:
+        StorageError: In place of a mistake in a lookup or a conversion.
+    """
+    try:
+        yield
+    except StorageError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise StorageError(
+            f"{folder / FACTS} is damaged, or of another version ({error!r}). Save again."
+        ) from None
 
 
 def read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], FaissEngine | None]:
@@ -69,12 +90,6 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], FaissEngine |
             f"{folder / FACTS} is not in the format {FORMAT}, got {came!r}. It was written by "
             "another program or version; save again with this one."
         )
-    missing = sorted(REQUIRED - facts.keys())
-    if missing or facts["dtype"] not in ("float32", "float64"):
-        raise StorageError(
-            f"{folder / FACTS} is damaged: it lacks {', '.join(missing) or 'a known dtype'}. Save "
-            "again."
-        )
     contents = {}
     for name, digest in facts["files"].items():
         path = _placed(folder, name, digest)
@@ -88,8 +103,23 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], FaissEngine |
         tensors = safetensors.torch.load(contents[TENSORS])
     except SafetensorError as error:
         raise StorageError(f"{folder} has damaged tensors ({error}). Save again.") from None
-    engine = FaissEngine.from_bytes(contents[INDEX]) if INDEX in contents else None
-    return facts, tensors, engine
+    return facts, tensors, _engine(folder, contents.get(INDEX), facts["parameters"]["index"])
+
+
+def _engine(folder: Path, content: bytes | None, kind: str) -> FaissEngine | None:
+    """FAISS's index; None where it is to be built again: FAISS is not here, or another version."""
+    if content is None or (kind == "auto" and not has_faiss()):
+        return None
+    try:
+        return FaissEngine.from_bytes(content)
+    except RuntimeError as error:
+        if kind == "auto":
+            return None
+        reason = str(error).splitlines()[-1]
+        raise StorageError(
+            f"{folder} has an index that this version of FAISS cannot read ({reason}). Save again "
+            "with this one."
+        ) from None
 
 
 def _placed(folder: Path, name: str, digest: str) -> Path:

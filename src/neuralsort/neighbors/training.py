@@ -1,19 +1,19 @@
 """Learning an embedding through soft neighbours."""
 
 import copy
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from neuralsort.torch.nn import DifferentiableKNN
-
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
-    "sgd": lambda parameters, lr: torch.optim.SGD(parameters, lr, momentum=0.9),
+    "sgd": partial(torch.optim.SGD, momentum=0.9),
 }
 
 
@@ -33,9 +33,6 @@ class Batch(NamedTuple):
     wanted: Tensor
     known: Tensor
     mask: Tensor
-
-
-Loss = Callable[[DifferentiableKNN, Batch], Tensor]
 
 
 @dataclass(frozen=True)
@@ -61,8 +58,7 @@ class Schedule:
 
 def train(
     network: nn.Module,
-    knn: DifferentiableKNN,
-    loss: Loss,
+    loss: Callable[[Batch], Tensor],
     points: Tensor,
     targets: Tensor,
     schedule: Schedule,
@@ -72,12 +68,12 @@ def train(
 ) -> list[dict[str, float]]:
     """Trains a network in place; with validation, the best parameters are what is left in it.
 
-    Every training point is a query once an epoch. Its candidates are drawn from the other training
-    points: no query is its own neighbour. Random numbers are torch's global ones.
+    Every training point is a query once an epoch. The queries of a batch share candidates, drawn
+    from all training points; no query is its own neighbour. Random numbers are torch's global
+    ones.
 
     Args:
-        network: Points to embeddings.
-        knn: The layer of soft neighbours.
+        network: Points to embeddings, which are flattened.
         loss: Of a batch.
         points: `(m, ...)`.
         targets: `(m, ...)`.
@@ -91,41 +87,39 @@ def train(
     """
     parameters = [one for one in network.parameters() if one.requires_grad]
     if not parameters:
+        if schedule.epochs:
+            warnings.warn("The embedding has nothing to learn: it stays as it is.", stacklevel=4)
         return []
     optimizer = OPTIMIZERS[schedule.optimizer](parameters, lr=schedule.learning_rate)
     history: list[dict[str, float]] = []
-    # Where training starts is a candidate for the best as well.
-    best, kept, stale = _score(network, validate), copy.deepcopy(network.state_dict()), 0
+    best, kept, stale = -float("inf"), {}, 0
+    if validate is not None:  # where training starts may be the best
+        best, kept = validate(), copy.deepcopy(network.state_dict())
     for epoch in range(schedule.epochs):
         network.train()
         total = 0.0
         for queries in torch.randperm(len(points)).split(schedule.batch):
             drawn = torch.randperm(len(points))[: schedule.candidates]
-            both = network(points[torch.cat((queries, drawn))])
+            both = network(points[torch.cat((queries, drawn))]).flatten(1)
             ours, theirs = both[: len(queries)], both[len(queries) :]
             others = (queries.unsqueeze(-1) != drawn).to(both.device)
-            value = loss(knn, Batch(ours, theirs, targets[queries], targets[drawn], others))
+            value = loss(Batch(ours, theirs, targets[queries], targets[drawn], others))
             optimizer.zero_grad()
             value.backward()
             optimizer.step()
             total += value.item() * len(queries)
         entry = {"loss": total / len(points)}
-        score = _score(network, validate)
-        report(epoch + 1, entry["loss"], None if score is None else ("validation", score))
-        if score is not None and best is not None:
-            entry["score"] = score
-            if score > best:
-                best, kept, stale = score, copy.deepcopy(network.state_dict()), 0
-            else:
-                stale += 1
         history.append(entry)
-        if validate is not None and stale >= schedule.patience:
+        if validate is None:
+            report(epoch + 1, entry["loss"], None)
+            continue
+        entry["score"] = score = validate()
+        report(epoch + 1, entry["loss"], ("validation", score))
+        stale = 0 if score > best else stale + 1
+        if score >= best:  # of equals the one that learned longest
+            best, kept = score, copy.deepcopy(network.state_dict())
+        if stale >= schedule.patience:
             break
     if validate is not None:
         network.load_state_dict(kept)
     return history
-
-
-def _score(network: nn.Module, validate: Callable[[], float] | None) -> float | None:
-    network.eval()
-    return None if validate is None else validate()

@@ -1,5 +1,7 @@
 """Soft nearest neighbours: candidates in the order of their distance from a query, relaxed."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -9,6 +11,9 @@ from .noise import gumbel
 from .operators import Relaxation, relaxed
 from .permutation import RelaxedPermutation, matmul, working
 from .relaxations import neuralsort
+
+LARGEST = 2**24
+"""Distances at a time."""
 
 
 def squared_distances(queries: Tensor, candidates: Tensor) -> Tensor:
@@ -96,3 +101,59 @@ def soft_neighbours(
         noise = gumbel(shape, device=scores.device, generator=generator)
         scores = scores + noise.to(scores.dtype)
     return relaxed(scores, tau, mask, relax).top(k)
+
+
+def neighbour_labels(
+    queries: Tensor,
+    candidates: Tensor,
+    labels: Tensor,
+    *,
+    k: int,
+    samples: int | None = None,
+    mask: Tensor | None = None,
+    **options: Any,
+) -> Tensor:
+    """What the k soft neighbours of every query say, some queries at a time.
+
+    Args:
+        queries: `(q, d)`.
+        candidates: `(n, d)`.
+        labels: `(n, c)`. One-hot rows of classes, or targets of any kind.
+        k: How many neighbours, from 1 to n.
+        samples: As for `soft_neighbours`.
+        mask: `(q, n)` boolean, or what broadcasts to it: True where the candidate may be a
+            neighbour of the query. Pass `~torch.eye(q, dtype=bool)` where queries are their own
+            candidates.
+        **options: Of `soft_neighbours`.
+
+    Returns:
+        `(q, k, c)`, with the samples first if any: the label in the place of each neighbour.
+        Places of neighbours that a query does not have, by its mask, hold 0.
+
+    Raises:
+        TypeError: If the points are not floating point, or `mask` is not boolean.
+        ValueError: If shapes do not fit, or `k` or `samples` is out of range.
+    """
+    n = len(candidates)
+    if queries.dim() != 2 or candidates.dim() != 2 or labels.dim() != 2 or len(labels) != n:
+        shapes = (tuple(x.shape) for x in (queries, candidates, labels))
+        raise ValueError(
+            "Expected queries (q, d), candidates (n, d) and labels (n, c), got {}, {} and {}. "
+            "Classes become rows by torch.nn.functional.one_hot.".format(*shapes)
+        )
+    if not labels.is_floating_point():
+        labels = labels.to(queries.dtype)
+    mask = _checks.mask(mask, queries.new_empty(()).expand(len(queries), n))
+    size = max(1, LARGEST // max(1, n * (samples or 1)))
+    parts = []
+    for start in range(0, max(1, len(queries)), size):  # once where there are no queries
+        some = slice(start, start + size)
+        part = None if mask is None else mask[some]
+        P = soft_neighbours(queries[some], candidates, k=k, samples=samples, mask=part, **options)
+        rows = P @ labels
+        if part is not None:
+            place = torch.arange(k, device=rows.device)
+            there = place < part.sum(-1, keepdim=True)
+            rows = rows.masked_fill(~there.unsqueeze(-1), 0.0)
+        parts.append(rows)
+    return torch.cat(parts, dim=-3)

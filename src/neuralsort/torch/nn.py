@@ -5,9 +5,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from .knn import soft_neighbours
+from .knn import neighbour_labels, soft_neighbours
 from .losses import (
-    count_present,
     knn_loss,
     permutation_cross_entropy,
     plackett_luce_nll,
@@ -91,7 +90,13 @@ class SoftTopK(_Module):
 
 
 class DifferentiableKNN(_Module):
-    """`soft_neighbours` as a layer: what the k nearest candidates of each query say.
+    """What the k nearest candidates of each query say, softly: `soft_neighbours` as a layer.
+
+    Args:
+        k: How many neighbours.
+        tau: Temperature, in units of squared distance.
+        samples: None sorts distances themselves; a number, that many times under Gumbel noise.
+        relax: The relaxation.
 
     Example:
         >>> knn = DifferentiableKNN(2, tau=0.1)
@@ -100,9 +105,6 @@ class DifferentiableKNN(_Module):
         tensor([[[0., 1., 0.],
                  [1., 0., 0.]]])
     """
-
-    _LARGEST = 2**24
-    """Distances at a time."""
 
     def __init__(
         self,
@@ -117,30 +119,20 @@ class DifferentiableKNN(_Module):
     def forward(
         self, queries: Tensor, candidates: Tensor, labels: Tensor, *, mask: Tensor | None = None
     ) -> Tensor:
-        """What each soft neighbour says, some queries at a time.
+        """What each soft neighbour says.
 
         Args:
             queries: `(q, d)`.
             candidates: `(n, d)`.
             labels: `(n, c)`. One-hot rows of classes, or targets of any kind.
-            mask: `(q, n)` boolean, True where the candidate may be a neighbour of the query. Pass
-                `~torch.eye(q, dtype=bool)` where queries are their own candidates.
+            mask: `(q, n)` boolean, or what broadcasts to it: True where the candidate may be a
+                neighbour of the query. Pass `~torch.eye(q, dtype=bool)` where queries are their
+                own candidates.
 
         Returns:
-            `(q, k, c)`, with the samples first if any: the label in the place of each neighbour.
-            Places of neighbours that a query does not have, by its mask, hold 0.
+            `(q, k, c)`, with the samples first if any.
         """
-        size = max(1, self._LARGEST // max(1, len(candidates)))
-        masks = [None] * len(queries.split(size)) if mask is None else mask.split(size)
-        parts = []
-        for some, part in zip(queries.split(size), masks, strict=True):
-            rows = self.neighbours(some, candidates, mask=part) @ labels
-            if part is not None:
-                place = torch.arange(rows.shape[-2], device=rows.device)
-                there = place < count_present(part, len(candidates))
-                rows = rows.masked_fill(~there.unsqueeze(-1), 0.0)
-            parts.append(rows)
-        return torch.cat(parts, dim=-3)
+        return neighbour_labels(queries, candidates, labels, mask=mask, **self._options())
 
     def neighbours(
         self, queries: Tensor, candidates: Tensor, *, mask: Tensor | None = None
