@@ -23,7 +23,6 @@ from sklearn.metrics import r2_score
 import neuralsort.torch as ns
 from neuralsort.experiments import (
     data,
-    files,
     intervals,
     median,
     orderings,
@@ -31,18 +30,19 @@ from neuralsort.experiments import (
     record,
     report,
     sorting,
+    sources,
     tables,
     train,
 )
 from neuralsort.experiments.checkpoint import CheckpointError
 from neuralsort.experiments.data import Digits, Sequences
-from neuralsort.experiments.files import DataError
 from neuralsort.experiments.median import MedianConfig, MedianStudy
 from neuralsort.experiments.models import CellReader, PaperNetwork, PlaceSum, jitter, split_cells
 from neuralsort.experiments.plan import ConfigError
 from neuralsort.experiments.randomness import generator_for, seed_for
 from neuralsort.experiments.reproduction import runs
 from neuralsort.experiments.sorting import SortConfig, SortModel, SortStudy, outcomes
+from neuralsort.experiments.sources import DataError
 from neuralsort.experiments.study import MODEL, RESULT, evaluate, run
 
 NEEDS_DATA = pytest.mark.skipif(
@@ -168,9 +168,9 @@ def test_idx_files_are_read(tmp_path):
 
 def test_missing_files_say_where_they_were_looked_for(tmp_path, monkeypatch):
     monkeypatch.delenv("NEURALSORT_DATA", raising=False)
-    monkeypatch.setattr(files, "_cache", lambda source: tmp_path / "cache")
+    monkeypatch.setattr(sources, "_cache", lambda source: tmp_path / "cache")
     with pytest.raises(DataError, match=r"train-images.*is missing.*--data-dir or NEURALSORT_DATA"):
-        files.find("mnist", tmp_path, download=False)
+        sources.find("mnist", tmp_path, download=False)
 
 
 def test_corrupt_file_is_refused_with_the_remedy(tmp_path, monkeypatch):
@@ -179,7 +179,7 @@ def test_corrupt_file_is_refused_with_the_remedy(tmp_path, monkeypatch):
     folder.mkdir()
     (folder / "train-images-idx3-ubyte.gz").write_bytes(b"half a file")
     with pytest.raises(DataError, match=r"is corrupt.*neuralsort data fetch"):
-        files.find("mnist", tmp_path)
+        sources.find("mnist", tmp_path)
 
 
 def test_failed_download_names_the_mirrors(tmp_path, monkeypatch):
@@ -191,7 +191,7 @@ def test_failed_download_names_the_mirrors(tmp_path, monkeypatch):
     monkeypatch.delenv("NEURALSORT_DATA", raising=False)
     monkeypatch.setattr(pooch, "retrieve", fail)
     with pytest.raises(DataError, match=r"download failed \(https://.*no network.*https://"):
-        files.find("mnist")
+        sources.find("mnist")
 
 
 def test_download_falls_back_to_the_next_mirror(tmp_path, monkeypatch):
@@ -209,8 +209,8 @@ def test_download_falls_back_to_the_next_mirror(tmp_path, monkeypatch):
 
     monkeypatch.delenv("NEURALSORT_DATA", raising=False)
     monkeypatch.setattr(pooch, "retrieve", second_only)
-    monkeypatch.setattr(files, "_checked", lambda path, digest: path)
-    assert len(files.find("mnist")) == 4
+    monkeypatch.setattr(sources, "_checked", lambda path, digest: path)
+    assert len(sources.find("mnist")) == 4
     assert len(tried) == 8
 
 

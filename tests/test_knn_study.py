@@ -15,7 +15,7 @@ import torch
 pytest.importorskip("lightning_fabric", reason="needs the extra `experiments`")
 
 import neuralsort.torch as ns
-from neuralsort.experiments import cli, embeddings, files, images, knn, paper, report, tables
+from neuralsort.experiments import cli, embeddings, images, knn, paper, report, sources, tables
 from neuralsort.experiments.data import SPLITS
 from neuralsort.experiments.images import Augmentation, Images, load_images
 from neuralsort.experiments.knn import KNNConfig, KNNStudy
@@ -47,9 +47,9 @@ def test_embedded_digits_have_their_labels(digits):
     }
     test = digits["test"]
     rows = zip(test.pixels.flatten(1).tolist(), test.labels.tolist(), strict=True)
-    wrong = sum(known.get(tuple(pixels), label) != label for pixels, label in rows)
-    assert wrong == 0
+    assert all(known[tuple(pixels)] == label for pixels, label in rows)
     assert [len(digits[name]) for name in SPLITS] == [1252, 181, 364]
+    assert knn.TRAIN_SIZE["digits"] == 1252
 
 
 @pytest.fixture
@@ -60,15 +60,15 @@ def small_cifar(tmp_path, monkeypatch):
     folder = tmp_path / "cifar10" / "cifar-10-batches-bin"
     folder.mkdir(parents=True)
     digests = {}
-    for number, name in enumerate(files.SOURCES["cifar10"].digests):
+    for number, name in enumerate(sources.SOURCES["cifar10"].digests):
         rows = np.zeros((10_000, 3073), np.uint8)
         rows[:, 0] = np.arange(10_000) % 10
         rows[:, 1:1025], rows[:, 1025:2049], rows[:, 2049:] = number, 100 + number, 200
         rows[:, 1] = 250  # the first pixel of the first row, in red
         (folder / name).write_bytes(rows.tobytes())
         digests[name] = hashlib.sha256(rows.tobytes()).hexdigest()
-    fake = replace(files.SOURCES["cifar10"], digests=digests)
-    monkeypatch.setitem(files.SOURCES, "cifar10", fake)
+    fake = replace(sources.SOURCES["cifar10"], digests=digests)
+    monkeypatch.setitem(sources.SOURCES, "cifar10", fake)
     monkeypatch.delenv("NEURALSORT_DATA", raising=False)
     return tmp_path
 
@@ -76,6 +76,7 @@ def small_cifar(tmp_path, monkeypatch):
 def test_colour_images_are_read_in_order(small_cifar):
     splits = load_images("cifar10", small_cifar)
     assert [len(splits[name]) for name in SPLITS] == [45_000, 5_000, 10_000]
+    assert knn.TRAIN_SIZE["cifar10"] == 45_000
     assert splits["validation"].pixels[0, :, 5, 5].tolist() == [4, 104, 200]
     assert splits["test"].pixels[0, :, 0, 0].tolist() == [250, 105, 200]
     assert splits["test"].pixels[0, :, 0, 1].tolist() == [5, 105, 200]
@@ -96,18 +97,18 @@ def test_an_archive_is_unpacked_and_its_files_checked(small_cifar, tmp_path, mon
         return str(path / fname)
 
     monkeypatch.setattr(pooch, "retrieve", retrieve)
-    monkeypatch.setattr(files, "_cache", lambda name: cache / name)
-    found = files.find("cifar10")
-    assert set(found) == set(files.SOURCES["cifar10"].digests)
+    monkeypatch.setattr(sources, "_cache", lambda name: cache / name)
+    found = sources.find("cifar10")
+    assert set(found) == set(sources.SOURCES["cifar10"].digests)
     assert all(path.parent.name == "cifar-10-batches-bin" for path in found.values())
 
 
 def test_fashion_is_read_like_mnist(tmp_path, monkeypatch):
     """The same four names, in a folder of another name."""
     monkeypatch.delenv("NEURALSORT_DATA", raising=False)
-    monkeypatch.setattr(files, "_checked", lambda path, digest: path)
+    monkeypatch.setattr(sources, "_checked", lambda path, digest: path)
     (tmp_path / "fashion-mnist").mkdir()
-    for name in files.SOURCES["fashion-mnist"].digests:
+    for name in sources.SOURCES["fashion-mnist"].digests:
         count = 60_000 if "train" in name else 10_000
         if "images" in name:
             head, body = struct.pack(">HBB3I", 0, 8, 3, count, 28, 28), bytes(784 * count)
@@ -117,13 +118,14 @@ def test_fashion_is_read_like_mnist(tmp_path, monkeypatch):
         path.write_bytes(gzip.compress(head + body, compresslevel=1))
     splits = load_images("fashion-mnist", tmp_path)
     assert [len(splits[name]) for name in SPLITS] == [50_000, 10_000, 10_000]
+    assert knn.TRAIN_SIZE["fashion-mnist"] == knn.TRAIN_SIZE["mnist"] == 50_000
     assert torch.bincount(splits["test"].labels).tolist() == [1000] * 10
 
 
 @NEEDS_DATA
 def test_real_files_are_the_canonical_ones():
     for source in ("mnist", "fashion-mnist"):
-        assert len(files.find(source, download=False)) == 4
+        assert len(sources.find(source, download=False)) == 4
 
 
 def test_pictures_survive_png():
@@ -193,15 +195,15 @@ def count(network) -> int:
 def test_papers_network_has_the_papers_layers():
     """Conv 5x5-20, pool, conv 5x5-50, pool: 4 x 4 x 50, then 500 units."""
     expected = (25 * 20 + 20) + (25 * 20 * 50 + 50) + (16 * 50 * 500 + 500)
-    assert count(embeddings.PaperEmbedding(28)) == expected
-    assert embeddings.PaperEmbedding(28)(torch.rand(2, 1, 28, 28)).shape == (2, 500)
-    assert embeddings.PaperEmbedding(8)(torch.rand(2, 1, 8, 8)).shape == (2, 500)
+    assert count(embeddings.PaperEmbedding(1, 28)) == expected
+    assert embeddings.PaperEmbedding(1, 28)(torch.rand(2, 1, 28, 28)).shape == (2, 500)
+    assert embeddings.PaperEmbedding(1, 8)(torch.rand(2, 1, 8, 8)).shape == (2, 500)
 
 
 def test_resnet18_is_the_known_one():
     """11.17 million parameters with its 10 outputs of 5,130, for colour images."""
-    assert count(embeddings.ResNet18(3)) == 11_173_962 - 5_130
-    assert embeddings.ResNet18(1)(torch.rand(2, 1, 28, 28)).shape == (2, 512)
+    assert count(embeddings.ResNet18(3, 32)) == 11_173_962 - 5_130
+    assert embeddings.ResNet18(1, 28)(torch.rand(2, 1, 28, 28)).shape == (2, 512)
 
 
 def test_papers_autoencoders_have_the_papers_sizes():
@@ -219,6 +221,31 @@ def test_papers_autoencoders_have_the_papers_sizes():
 def test_small_networks_give_points_on_a_sphere(channels, height):
     points = embeddings.SmallResNet(channels, height, 4)(torch.rand(3, channels, height, height))
     torch.testing.assert_close(points.norm(dim=-1), torch.ones(3))
+
+
+@pytest.mark.parametrize("recipe", ["fast", "paper"])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("source", "shape"), [("cifar10", (3, 32, 32)), ("mnist", (1, 28, 28))])
+def test_every_method_embeds_grey_and_colour(source, shape, method, recipe):
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(256, (60, *shape), generator=generator, dtype=torch.uint8)
+    some = Images(pixels, torch.arange(60) % 10)
+    config, study = KNNConfig(data=source, method=method, recipe=recipe), KNNStudy()
+    model = study.task(config, {"train": some, "validation": some}, 1.0, study.plan(config)).model
+    assert len(knn.embed(model.eval(), some[:3])) == 3
+    if method not in knn.UNTRAINED:
+        model.train()(some.floats(), some.labels).backward()
+        assert all(one.grad is not None for one in model.parameters())
+
+
+@pytest.mark.parametrize(("recipe", "most"), [("fast", 127), ("paper", 100)])
+def test_more_neighbours_than_candidates_are_refused(digits, recipe, most):
+    study = KNNStudy()
+    config = KNNConfig(recipe=recipe, k=most)
+    plan = study.plan(config)
+    study.task(config, digits, 1.0, plan)
+    with pytest.raises(ConfigError, match=rf"--k must be at most {most}.*got {most + 1}"):
+        study.task(replace(config, k=most + 1), digits, 1.0, plan)
 
 
 def test_principal_components_are_scikit_learns(digits):
@@ -292,12 +319,12 @@ def test_votes_are_scikit_learns(digits):
     from sklearn.neighbors import KNeighborsClassifier
 
     train, test = digits["train"], digits["test"]
-    votes = Votes.count(knn.Fixed(embeddings.Pixels()), train, test)
     x, asked = (one.floats().flatten(1).numpy() for one in (train, test))
+    votes = Votes.of(x, train, asked, test)
     for k in knn.KS:
         for weights in ("uniform", "distance"):
             theirs = KNeighborsClassifier(k, weights=weights).fit(x, train.labels)
-            assert abs(votes.accuracy(k, weights) - theirs.score(asked, test.labels)) < 0.004
+            assert (votes.predictions(k, weights) == theirs.predict(asked)).all()
 
 
 def test_mirror_images_are_averaged():
@@ -380,7 +407,7 @@ def test_report_shows_tables_and_figures(finished, tmp_path):
 
 
 def test_the_table_takes_the_k_that_validation_likes():
-    def line(k, validation, accuracy):
+    def line(k, validation, accuracy, lr=1e-4):
         by_k = {f"accuracy_k{each}": accuracy for each in knn.KS}
         return {
             "study": "knn",
@@ -394,14 +421,17 @@ def test_the_table_takes_the_k_that_validation_likes():
             "metrics": {"accuracy": accuracy} | by_k,
             "intervals": {},
             "extras": {"chosen": {"k": k, "weights": "uniform", "validation": validation}},
-            "config": {"network": "some"},
+            "config": {"network": "some", "plan": {"lr": lr}},
         }
 
-    lines = [line(9, 0.99, 0.98), line(3, 0.98, 0.99)]
+    slower = line(9, 0.97, 0.5, lr=1e-5)
+    lines = tables.chosen([line(9, 0.99, 0.98), line(3, 0.98, 0.99), slower])
+    assert len(lines) == 3
     table = tables.knn_table(lines)
     row = next(row for row in table.rows if row[0][0] == "Deterministic NeuralSort")
     assert row[1][0] == "98.00 %"
-    by_k = tables.knn_by_k_table(lines).rows[0]
+    by_k, *others = tables.knn_by_k_table(lines).rows
+    assert all(row[1][0] == tables.MISSING and "paper" in row[1][1] for row in others)
     assert [cell[0] for cell in by_k[1:]] == ["98.00 %", "99.00 %", "98.00 %", "98.00 %"]
     assert "trained with k = 9" in by_k[1]
     assert "trained with k = 9" not in by_k[2]

@@ -11,8 +11,8 @@ import torch
 pytest.importorskip("lightning_fabric", reason="needs the extra 'experiments'")
 
 from neuralsort.experiments import letor, ranking, record
-from neuralsort.experiments.files import DataError
 from neuralsort.experiments.options import ConfigError
+from neuralsort.experiments.sources import DataError
 
 ROOT = Path(__file__).parents[1]
 

@@ -11,7 +11,7 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
-from . import files as sources
+from . import sources
 from .checkpoint import CheckpointError
 from .knn import KNNConfig
 from .median import MedianConfig

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .files import DataError, find
 from .randomness import generator_for
+from .sources import DataError, find
 
 SPLITS = ("train", "validation", "test")
 SOURCES = ("digits", "mnist", "fashion-mnist")

@@ -1,16 +1,10 @@
 """Networks that embed images for nearest neighbours."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-
-
-class Pixels(nn.Module):
-    """The image itself."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        """`(B, channels, height, width) -> (B, d)`."""
-        return images.flatten(1)
 
 
 class PrincipalComponents(nn.Module):
@@ -31,11 +25,14 @@ class PrincipalComponents(nn.Module):
 
     def fit(self, images: Tensor) -> "PrincipalComponents":
         """Takes the directions of largest variance from images `(N, ...)`."""
+        from sklearn.decomposition import PCA
+
         flat = images.flatten(1)
-        self.mean = flat.mean(0)
-        centred = (flat - self.mean).double()
-        vectors = torch.linalg.eigh(centred.mT @ centred).eigenvectors
-        self.directions = vectors[:, -self.directions.shape[1] :].flip(-1).to(flat.dtype)
+        # The covariance in float64: exact, and quicker than what would be chosen for large data.
+        kind = PCA(self.directions.shape[1], svd_solver="covariance_eigh")
+        found: Any = kind.fit(flat.double().numpy())
+        self.mean.copy_(torch.from_numpy(found.mean_))
+        self.directions.copy_(torch.from_numpy(found.components_.T))
         return self
 
     def forward(self, images: Tensor) -> Tensor:
@@ -47,17 +44,18 @@ class PaperEmbedding(nn.Module):
     """The paper's network for MNIST: 5 x 5 convolutions of 20 and 50 channels, 500 units.
 
     Args:
+        channels: Of the images.
         height: Of the square images; those of fewer than 16 pixels are padded by 4.
     """
 
     outputs = 500
 
-    def __init__(self, height: int) -> None:
+    def __init__(self, channels: int, height: int) -> None:
         super().__init__()
         self.margin = 0 if height >= 16 else 4
         side = ((height + 2 * self.margin - 4) // 2 - 4) // 2
         self.layers = nn.Sequential(
-            nn.Conv2d(1, 20, 5),
+            nn.Conv2d(channels, 20, 5),
             nn.ReLU(),
             nn.MaxPool2d(2),
             nn.Conv2d(20, 50, 5),
@@ -69,7 +67,7 @@ class PaperEmbedding(nn.Module):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        """`(B, 1, height, height) -> (B, 500)`."""
+        """`(B, channels, height, height) -> (B, 500)`."""
         return self.layers(F.pad(images, (self.margin,) * 4))
 
 
@@ -78,11 +76,12 @@ class ResNet18(nn.Module):
 
     Args:
         channels: Of the images.
+        height: Of the square images; any will do.
     """
 
     outputs = 512
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, height: int) -> None:
         super().__init__()
         stages = []
         inputs = 64

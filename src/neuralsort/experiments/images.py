@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from .data import SPLITS, load
-from .files import find
 from .models import jitter
+from .sources import find
 
 CLASSES = 10
 

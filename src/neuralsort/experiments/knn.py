@@ -3,8 +3,11 @@
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+
+from neuralsort.neighbors import voting
 
 from . import embeddings
 from .images import Augmentation, Images, load_images
@@ -66,6 +69,10 @@ class ImageTask:
         self.model, self.config, self.size = model, config, batch
         self.train, self.validation = images["train"], images["validation"]
         self.epoch, self.order = -1, torch.empty(0)
+        # Some splits are in the order of their classes.
+        generator = generator_for("index", len(self.train))
+        some = torch.randperm(len(self.train), generator=generator)[:VALIDATION_INDEX]
+        self.index = self.train[some]
 
     def batch(self, step: int, part: slice) -> tuple[Tensor, ...]:
         """Images and labels of a part of the batch of that step; an epoch sees every image once."""
@@ -79,18 +86,20 @@ class ImageTask:
 
     def validate(self, model: Any) -> dict[str, float]:
         """Accuracy on the validation set, with a part of the training set as the index."""
+        asked = embed(model, self.validation)
         if self.config.method == "cross_entropy":
-            logits = embed(model, self.validation)
-            right = logits.argmax(1) == self.validation.labels.numpy()
-            return {"accuracy": float(right.mean())}
-        # Some splits are in the order of their classes.
-        generator = generator_for("index", len(self.train))
-        some = torch.randperm(len(self.train), generator=generator)[:VALIDATION_INDEX]
-        index = self.train[some]
-        votes = Votes.count(model, index, self.validation)
-        return {"accuracy": votes.accuracy(min(self.config.k, KS[-1]), "uniform")}
+            return {"accuracy": _right(asked, self.validation)}
+        points, k = embed(model, self.index), self.config.k
+        votes = Votes.of(points, self.index, asked, self.validation, most=k)
+        return {"accuracy": votes.accuracy(k, "uniform")}
 
 
+PAPER_NETWORK = {
+    "digits": embeddings.PaperEmbedding,
+    "mnist": embeddings.PaperEmbedding,
+    "fashion-mnist": embeddings.ResNet18,
+    "cifar10": embeddings.ResNet18,
+}
 FAST_WIDTH = {"digits": 8, "mnist": 16, "fashion-mnist": 24, "cifar10": 32}
 FAST_EPOCHS = {"digits": 80, "mnist": 11, "fashion-mnist": 20, "cifar10": 20}
 FAST_AUGMENTATION = {
@@ -146,40 +155,57 @@ class KNNStudy:
     def task(
         self, config: KNNConfig, images: dict[str, Images], tau: float, plan: Plan
     ) -> ImageTask:
-        """What is trained at one temperature."""
+        """What is trained at one temperature.
+
+        Raises:
+            ConfigError: If the loss counts more neighbours than a query has candidates.
+        """
+        most = plan.batch // 2 if config.recipe == "paper" else plan.batch - 1
+        if config.method in NEURALSORT and config.k > most:
+            raise ConfigError(
+                f"--k must be at most {most}, the candidates of a query in a batch of {plan.batch},"
+                f" got {config.k}."
+            )
         return ImageTask(self._model(config, images["train"], tau), config, images, plan.batch)
 
     def test(self, config: KNNConfig, model: Any, images: dict[str, Images]) -> Tested:
         """Accuracy with the whole training set as the index; k and weights by validation."""
         model.eval()
         augment = self._augmentation(config)
-        test = images["test"]
+        asked = embed(model, images["test"], augment)
         if config.method == "cross_entropy":
-            right = embed(model, test, augment).argmax(1) == test.labels.numpy()
-            accuracy = float(right.mean())
-            return Tested({"accuracy": accuracy}, {"accuracy": wilson(accuracy, len(test))})
-        points, asked = embed(model, images["train"], augment), embed(model, test, augment)
+            accuracy = _right(asked, images["test"])
+            return Tested({"accuracy": accuracy}, {"accuracy": wilson(accuracy, len(asked))})
+        points = embed(model, images["train"], augment)
         spare = embed(model, images["validation"], augment)
-        chosen = Votes.of(points, images["train"], spare, images["validation"])
-        choices = [(k, weights) for k in KS for weights in ("uniform", "distance")]
-        k, weights = max(choices, key=lambda one: chosen.accuracy(*one))
-        found = Votes.of(points, images["train"], asked, test)
+        tried = Votes.of(points, images["train"], spare, images["validation"])
+        choices = [(k, weights) for k in KS for weights in voting.WEIGHTS]
+        k, weights = max(choices, key=lambda one: tried.accuracy(*one))
+        found = Votes.of(points, images["train"], asked, images["test"])
         accuracy = found.accuracy(k, weights)
         metrics = {"accuracy": accuracy}
         metrics |= {f"accuracy_k{each}": found.accuracy(each, "uniform") for each in KS}
         extras: dict[str, Any] = {
-            "chosen": {"k": k, "weights": weights, "validation": chosen.accuracy(k, weights)},
-            "queries": pictures(found, k, weights, images),
+            "chosen": {"k": k, "weights": weights, "validation": tried.accuracy(k, weights)}
         }
         if config.method in NEURALSORT:
-            torch.manual_seed(seed_for(config.seed, "parameters"))
-            first = self._model(config, images["train"], 1.0).eval().to(next(model.parameters()))
-            extras["projection"] = {
-                "labels": test.labels[:: _stride(test)].tolist(),
-                "before": project(embed(first, test[:: _stride(test)])),
-                "after": project(asked[:: _stride(test)]),
-            }
-        return Tested(metrics, {"accuracy": wilson(accuracy, len(test))}, extras)
+            extras["queries"] = pictures(found, k, weights, images)
+            extras["projection"] = self._projection(config, model, images, asked)
+        return Tested(metrics, {"accuracy": wilson(accuracy, len(asked))}, extras)
+
+    def _projection(
+        self, config: KNNConfig, model: nn.Module, images: dict[str, Images], asked: np.ndarray
+    ) -> dict[str, Any]:
+        """Test images in the plane, embedded as before training and as after it."""
+        torch.manual_seed(seed_for(config.seed, "parameters"))
+        first = self._model(config, images["train"], 1.0).eval().to(next(model.parameters()))
+        step = max(1, len(asked) // PROJECTED)
+        some = images["test"][::step]
+        return {
+            "labels": some.labels.tolist(),
+            "before": project(embed(first, some, self._augmentation(config))),
+            "after": project(asked[::step]),
+        }
 
     def facts(self, config: KNNConfig) -> dict[str, Any]:
         """Network, augmentation and loss."""
@@ -192,7 +218,7 @@ class KNNStudy:
             "loss": ("minus log of the share" if fast else "minus the share")
             if config.method in NEURALSORT
             else config.method,
-            "samples": SAMPLES[config.recipe] if config.method == NEURALSORT[1] else None,
+            "samples": self._samples(config),
             "index": "all training images",
         }
 
@@ -213,12 +239,15 @@ class KNNStudy:
             return config.method
         if config.recipe == "fast":
             return f"SmallResNet of width {FAST_WIDTH[config.data]}"
-        return "PaperEmbedding" if config.data in ("digits", "mnist") else "ResNet18"
+        return PAPER_NETWORK[config.data].__name__
+
+    def _samples(self, config: KNNConfig) -> int | None:
+        return SAMPLES[config.recipe] if config.method == "stochastic_neuralsort" else None
 
     def _model(self, config: KNNConfig, train: Images, tau: float) -> nn.Module:
         _, channels, height, width = train.pixels.shape
         if config.method == "pixels":
-            return Fixed(embeddings.Pixels())
+            return Fixed(nn.Flatten())
         if config.method == "pca":
             whole = embeddings.PrincipalComponents(channels * height * width)
             return Fixed(whole.fit(train.floats()))
@@ -229,10 +258,8 @@ class KNNStudy:
         fast = config.recipe == "fast"
         if fast:
             network = embeddings.SmallResNet(channels, height, FAST_WIDTH[config.data])
-        elif config.data in ("digits", "mnist"):
-            network = embeddings.PaperEmbedding(height)
         else:
-            network = embeddings.ResNet18(channels)
+            network = PAPER_NETWORK[config.data](channels, height)
         augment = self._augmentation(config)
         if config.method == "cross_entropy":
             scale = 8.0 if fast else 1.0
@@ -241,13 +268,13 @@ class KNNStudy:
             network,
             k=config.k,
             tau=tau,
-            samples=SAMPLES[config.recipe] if config.method == "stochastic_neuralsort" else None,
+            samples=self._samples(config),
             augment=augment,
             halves=not fast,
             logarithm=fast,
         )
 
 
-def _stride(images: Images) -> int:
-    """The step that leaves about as many images as figures show."""
-    return max(1, len(images) // PROJECTED)
+def _right(logits: np.ndarray, images: Images) -> float:
+    """The share of images whose label has the largest logit."""
+    return float((logits.argmax(1) == images.labels.numpy()).mean())

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from .files import DataError, data_directories
+from .sources import DataError, data_directories
 
 FOLDS = 5
 FEATURES = 46

@@ -38,7 +38,7 @@ class NeighbourLoss(nn.Module):
     ) -> None:
         super().__init__()
         self.network, self.augment = network, augment
-        self.neighbours = ns.nn.DifferentiableKNN(k, tau=tau, samples=samples)
+        self.knn = ns.nn.DifferentiableKNN(k, tau=tau, samples=samples)
         self.k, self.halves, self.logarithm = k, halves, logarithm
 
     def forward(self, images: Tensor, labels: Tensor) -> Tensor:
@@ -52,7 +52,7 @@ class NeighbourLoss(nn.Module):
             queries = candidates = points
             same = labels.unsqueeze(-1) == labels
             mask = ~torch.eye(len(points), dtype=torch.bool, device=points.device)
-        P = self.neighbours.neighbours(queries, candidates, mask=mask)
+        P = self.knn.neighbours(queries, candidates, mask=mask)
         loss = ns.knn_loss(P, same, k=self.k, mask=mask, reduction="none")
         return (-(-loss).clamp_min(1e-6).log() if self.logarithm else loss).mean()
 

@@ -98,7 +98,8 @@ class StudyConfig:
         """Where the run is kept."""
         first = f"{self.sizes[0]}{getattr(self, self.sizes[0])}"
         name = f"{study}-{self.data}-{self.method}-{first}-{self.recipe}-seed{self.seed}"
-        return self.run or Path("runs") / name
+        limit = "" if self.steps is None else f"-steps{self.steps}"
+        return self.run or Path("runs") / f"{name}{limit}"
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ from typing import Literal
 import torch
 from torch import nn
 
+from neuralsort.neighbors import training
+
 
 class ConfigError(Exception):
     """An option that cannot be; the message says which, and what to give instead."""
@@ -53,12 +55,8 @@ class Plan:
 
     def make_optimizer(self, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
         """The optimiser of that name."""
-        if self.optimizer == "sgd":
-            return torch.optim.SGD(
-                parameters, self.lr, momentum=0.9, weight_decay=self.weight_decay
-            )
-        kind = torch.optim.AdamW if self.optimizer == "adamw" else torch.optim.Adam
-        return kind(parameters, self.lr, weight_decay=self.weight_decay)
+        kind = training.OPTIMIZERS[self.optimizer]
+        return kind(parameters, lr=self.lr, weight_decay=self.weight_decay)
 
 
 def fast_plan(n: int) -> Plan:

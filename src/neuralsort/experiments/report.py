@@ -19,8 +19,8 @@ INTRODUCTION = (
     "its label. Which images are the nearest is a sort as well.",
     "Numbers are measured once, on a test set that is the same for every run and made of "
     "images that no model has seen; whatever was chosen was chosen on a validation set. Intervals "
-    "of one run are Wilson's for shares of lists, and the bootstrap's over lists for the others. "
-    "Cells that nobody has run say so.",
+    "of one run are Wilson's for shares of lists and of images, and the bootstrap's over lists for "
+    "the others. Cells that nobody has run say so.",
 )
 
 _STYLE = """

@@ -8,6 +8,7 @@ from typing import Literal
 from .knn import KNNConfig
 from .median import MedianConfig
 from .options import StudyConfig
+from .plan import ConfigError
 from .sorting import SortConfig
 from .studies import STUDIES
 from .study import run
@@ -25,12 +26,25 @@ def runs(data: Data, recipe: Literal["fast", "paper"]) -> Iterator[tuple[str, St
     """Every run of the report, the most telling first, with the name of its study."""
     if data in ("digits", "mnist"):
         yield from list_runs(data, recipe)
-    for method in ("pixels", "pca", "neuralsort", "stochastic_neuralsort", "autoencoder"):
+    for method in ("pixels", "pca"):
         yield "knn", KNNConfig(data=data, recipe=recipe, method=method)
-    yield "knn", KNNConfig(data=data, recipe=recipe, method="cross_entropy")
+    yield from neighbour_runs(data, recipe, k=9)
+    for method in ("autoencoder", "cross_entropy"):
+        yield "knn", KNNConfig(data=data, recipe=recipe, method=method)
     for k in (5, 3, 1):
-        for method in ("neuralsort", "stochastic_neuralsort"):
-            yield "knn", KNNConfig(data=data, recipe=recipe, method=method, k=k)
+        yield from neighbour_runs(data, recipe, k)
+
+
+def neighbour_runs(
+    data: Data, recipe: Literal["fast", "paper"], k: int
+) -> Iterator[tuple[str, StudyConfig]]:
+    """The runs that sort neighbours; the paper's at both of its learning rates."""
+    for method in ("neuralsort", "stochastic_neuralsort"):
+        config = KNNConfig(data=data, recipe=recipe, method=method, k=k)
+        yield "knn", config
+        if recipe == "paper":
+            run = config.folder("knn").with_name(f"{config.folder('knn').name}-slower")
+            yield "knn", replace(config, lr=1e-5, run=run)
 
 
 def list_runs(
@@ -82,9 +96,10 @@ def reproduce(
         runs_dir: Folder of the runs' checkpoints.
         dry_run: Only say what would be done.
     """
-    for name, config in runs(data, recipe):
-        if only not in (name, "all"):
-            continue
+    wanted = [(name, config) for name, config in runs(data, recipe) if only in (name, "all")]
+    if not wanted:
+        raise ConfigError(f"The study {only} has no runs on {data}: its lists are made of digits.")
+    for name, config in wanted:
         config = replace(config, steps=config.steps or steps)
         folder = runs_dir / config.folder(name).name
         print(folder.name)

@@ -130,7 +130,8 @@ def _checked(path: Path, digest: str) -> Path:
 
 
 def _missing(source: str, name: str, places: list[Path], why: str) -> DataError:
-    looked = ", ".join(str(place.parent) for place in places) or "no folder (none was named)"
+    folders = dict.fromkeys(str(place.parent) for place in places)
+    looked = ", ".join(folders) or "no folder (none was named)"
     files = ", ".join(SOURCES[source].digests)
     return DataError(
         f"{name} is missing: looked in {looked}; {why} Put {files} into a folder `{source}` and "

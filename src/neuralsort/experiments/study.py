@@ -1,6 +1,7 @@
 """What every study shares: the run from data to a line of results."""
 
 import json
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -193,7 +194,9 @@ def _train(
     torch.manual_seed(seed_for(config.seed, "parameters"))
     task = study.task(config, data, tau, plan)
     if not any(True for _ in task.model.parameters()):  # nothing to train
-        return Trial(tau, task, State(best=task.validate(task.model)))
+        start = time.monotonic()
+        best = task.validate(task.model)
+        return Trial(tau, task, State(best=best, seconds=time.monotonic() - start))
     trainer = Trainer(
         task,
         plan,

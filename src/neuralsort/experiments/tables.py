@@ -29,6 +29,10 @@ class Row(NamedTuple):
         return [name(self.method), f"recipe: {self.recipe}", *more]
 
 
+WITHOUT_NEIGHBOURS = ("pixels", "pca", "autoencoder", "cross_entropy")
+"""Methods that look for none while they train."""
+
+
 @dataclass(frozen=True)
 class Table:
     """A table for people.
@@ -47,14 +51,16 @@ class Table:
 
 
 def chosen(lines: Sequence[Line]) -> list[Line]:
-    """One line for each study, data, recipe, method, sizes and seed.
+    """One line for each study, data, recipe, method, sizes and seed; of neighbours, learning rate.
 
     The one of the longest training, tested on the most lists; of equals the last.
     """
     keys = ("study", "data", "recipe", "method", "n", "places", "k", "train_n", "seed")
     found: dict[tuple, list[Line]] = defaultdict(list)
     for line in lines:
-        found[tuple((line["config"] | line).get(key) for key in keys)].insert(0, line)
+        rate = _rate(line) if line["study"] == "knn" else None
+        key = *((line["config"] | line).get(key) for key in keys), rate
+        found[key].insert(0, line)
     return [
         max(same, key=lambda x: (x["steps"], x.get("test_lists", 0))) for same in found.values()
     ]
@@ -156,23 +162,35 @@ def knn_table(lines: Sequence[Line]) -> Table:
 
 
 def _knn_cell(lines: list[Line]) -> list[str]:
-    """The runs of the k that validation likes best."""
+    """The runs of the k and the learning rate that validation likes best."""
     if not lines:
         return [MISSING]
-    best = max(lines, key=_validation)
-    runs = [line for line in lines if line["k"] == best["k"]]
+    runs = _preferred(lines)
+    best = max(runs, key=_validation)
     chosen = best["extras"].get("chosen")
     cell = [f"{100 * _mean(runs, 'accuracy'):.2f} %", *_spread(runs, ("accuracy",), "{:.4f}")]
     if chosen:
         cell.append(f"k = {chosen['k']}, {chosen['weights']}")
     if best["steps"]:
         cell.append(f"{best['config']['network']}, {_time(runs)}")
+    if _limited(runs):
+        cell.append(_limited(runs))
     return cell
 
 
 def _validation(line: Line) -> float:
     chosen = line["extras"].get("chosen")
     return chosen["validation"] if chosen else line["validation"]["accuracy"]
+
+
+def _rate(line: Line) -> float:
+    return line["config"]["plan"]["lr"]
+
+
+def _preferred(lines: list[Line]) -> list[Line]:
+    """The lines of all seeds with the k and the learning rate that did best on validation."""
+    best = max(lines, key=_validation)
+    return [line for line in lines if (line["k"], _rate(line)) == (best["k"], _rate(best))]
 
 
 def knn_by_k_table(lines: Sequence[Line]) -> Table:
@@ -187,16 +205,12 @@ def knn_by_k_table(lines: Sequence[Line]) -> Table:
             if (line["study"], line["data"], line["method"]) == ("knn", data, method)
         ]
         printed = paper.KNN_ACCURACY_BY_K.get((data, method))
-        if not mine:
-            continue
-        for recipe in sorted({line["recipe"] for line in mine}):
+        recipes = {line["recipe"] for line in mine} | ({"fast"} if printed else set())
+        for recipe in sorted(recipes):
             row = [[f"{data}, {name(method)}", f"recipe: {recipe}"]]
             runs = [line for line in mine if line["recipe"] == recipe]
             for column, k in enumerate(paper.KNN_KS):
-                own = [line for line in runs if line["k"] == k]
-                at = own or [max(runs, key=_validation)]
-                cell = [f"{100 * _mean(at, f'accuracy_k{k}'):.2f} %"]
-                cell += [] if own else [f"trained with k = {at[0]['k']}"]
+                cell = _by_k_cell(runs, k)
                 cell += [] if printed is None else [f"paper: {100 * printed[column]:.1f} %"]
                 row.append(cell)
             rows.append(row)
@@ -209,22 +223,33 @@ def knn_by_k_table(lines: Sequence[Line]) -> Table:
     )
 
 
+def _by_k_cell(runs: list[Line], k: int) -> list[str]:
+    """The vote of k neighbours, in embeddings trained with that k if there are any."""
+    if not runs:
+        return [MISSING]
+    own = [line for line in runs if line["k"] == k]
+    at = _preferred(own or runs)
+    trained = [] if own else [f"trained with k = {at[0]['k']}"]
+    return [f"{100 * _mean(at, f'accuracy_k{k}'):.2f} %", *trained]
+
+
 def runs_table(lines: Sequence[Line]) -> Table:
     """Every run: what was trained, for how long, on what."""
     rows = []
     for line in lines:
         plan, machine = line["config"]["plan"], line["machine"]
+        sorts = line["method"] not in (*WITHOUT_TAU, *WITHOUT_NEIGHBOURS)
         steps = f"{line['steps']:,}"
         if _limited([line]):
             steps += f" (limited; the recipe has {line['config']['steps_of_recipe']:,})"
         cells = [
             f"{line['study']}, {name(line['method'])}",
-            size(line),
+            size(line) if "n" in line or sorts else "-",
             line["recipe"],
             str(line["seed"]),
-            "-" if line["method"] in WITHOUT_TAU else f"{line['tau']:g}",
+            f"{line['tau']:g}" if sorts else "-",
             steps,
-            str(plan["batch"]),
+            str(plan["batch"]) if line["steps"] else "-",
             f"{line['wall_seconds'] / 60:.1f} min",
             f"{machine['cores']} cores, {machine['processor'] or 'unknown'}",
             (line["commit"] or "released")[:7],

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from neuralsort.neighbors import Index
+from neuralsort.neighbors import Index, voting
 
 from .images import CLASSES, Augmentation, Images, png
 
@@ -22,9 +22,9 @@ class Votes:
     """The nearest training images of every query.
 
     Attributes:
-        distances: `(q, KS[-1])`.
-        indices: `(q, KS[-1])`.
-        known: `(q, KS[-1])`. Labels of the neighbours.
+        distances: `(q, most)`.
+        indices: `(q, most)`.
+        known: `(q, most)`. Labels of the neighbours.
         labels: `(q,)`. Labels of the queries.
     """
 
@@ -34,27 +34,32 @@ class Votes:
     labels: np.ndarray
 
     @classmethod
-    def count(
-        cls, model: Any, index: Images, queries: Images, augment: Augmentation | None = None
+    def of(
+        cls,
+        points: np.ndarray,
+        index: Images,
+        asked: np.ndarray,
+        queries: Images,
+        *,
+        most: int = KS[-1],
     ) -> "Votes":
-        """Embeds both and looks for neighbours."""
-        return cls.of(embed(model, index, augment), index, embed(model, queries, augment), queries)
+        """Looks for neighbours.
 
-    @classmethod
-    def of(cls, points: np.ndarray, index: Images, asked: np.ndarray, queries: Images) -> "Votes":
-        """Looks for the neighbours of points that are embedded already."""
-        distances, indices = Index(points, kind="torch").query(asked, KS[-1])
+        Args:
+            points: Embeddings of `index`.
+            index: Training images.
+            asked: Embeddings of `queries`.
+            queries: Images to classify.
+            most: Neighbours to keep.
+        """
+        distances, indices = Index(points, kind="torch").query(asked, most)
         labels = index.labels.numpy()
         return cls(distances, indices, labels[indices], queries.labels.numpy())
 
     def predictions(self, k: int, weights: str) -> np.ndarray:
         """The label with the most votes of the k nearest; of several, the smallest."""
-        shares = np.ones_like(self.distances[:, :k])
-        if weights == "distance":
-            shares = 1 / np.maximum(self.distances[:, :k], 1e-12)
-        votes = np.zeros((len(self.labels), CLASSES))
-        np.add.at(votes, (np.arange(len(votes))[:, None], self.known[:, :k]), shares)
-        return votes.argmax(1)
+        parts = voting.shares(self.distances[:, :k], weights)
+        return voting.votes(self.known[:, :k], parts, CLASSES).argmax(1)
 
     def accuracy(self, k: int, weights: str) -> float:
         """The share of queries whose label wins."""
