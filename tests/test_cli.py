@@ -118,7 +118,10 @@ def test_train_evaluate_report(tmp_path, capsys):
 
 
 def test_evaluate_needs_a_finished_run(tmp_path, capsys):
-    assert "not the folder of a finished run" in refused(capsys, "evaluate", str(tmp_path))
+    for text in ("[1]", '{"study": "knn"}', "nonsense", None):
+        if text is not None:
+            (tmp_path / "result.json").write_text(text)
+        assert "not the folder of a finished run" in refused(capsys, "evaluate", str(tmp_path))
 
 
 @pytest.mark.parametrize("kind", [train.Interrupted, KeyboardInterrupt])

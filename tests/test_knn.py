@@ -83,6 +83,19 @@ def test_no_query_is_its_own_neighbour_under_the_mask():
         torch.testing.assert_close(P.to_dense()[i][:, others[i]], one.to_dense()[0])
 
 
+@pytest.mark.parametrize("absent", [float("nan"), float("inf"), 1e12])
+def test_a_candidate_of_nobody_may_hold_anything(absent):
+    knn, there = nn.DifferentiableKNN(3, tau=0.5), torch.arange(11) != 4
+    candidates = CANDIDATES.clone()
+    candidates[4] = absent
+    candidates.requires_grad_()
+    rows = knn(QUERIES, candidates, LABELS, mask=there.expand(7, 11))
+    torch.testing.assert_close(rows, knn(QUERIES, CANDIDATES[there], LABELS[there]))
+    rows.square().sum().backward()
+    assert candidates.grad[4].eq(0).all()
+    assert candidates.grad.isfinite().all()
+
+
 def test_places_of_neighbours_that_are_not_there_hold_nothing():
     mask = torch.zeros(7, 11, dtype=torch.bool)
     mask[:, :2] = True
@@ -157,6 +170,15 @@ def test_half_precision_computes_long(dtype):
     long = squared_distances(QUERIES.to(dtype).double(), CANDIDATES.to(dtype).double())
     assert short.dtype is dtype
     torch.testing.assert_close(short.double(), long, rtol=2**-7, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_sorts_distances_that_it_could_not_hold(dtype):
+    generator = torch.Generator().manual_seed(0)
+    points = (12 * torch.randn(64, 512, generator=generator)).to(dtype)
+    found = soft_neighbours(points, points, k=5, tau=100.0).permutation()
+    expected = soft_neighbours(points.double(), points.double(), k=5, tau=100.0).permutation()
+    assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import os
+import shutil
 import struct
 import tarfile
 from dataclasses import replace
@@ -16,13 +17,14 @@ pytest.importorskip("lightning_fabric", reason="needs the extra `experiments`")
 
 import neuralsort.torch as ns
 from neuralsort.experiments import cli, embeddings, images, knn, paper, report, sources, tables
+from neuralsort.experiments.checkpoint import CheckpointError
 from neuralsort.experiments.data import SPLITS
 from neuralsort.experiments.images import Augmentation, Images, load_images
 from neuralsort.experiments.knn import KNNConfig, KNNStudy
 from neuralsort.experiments.plan import ConfigError
 from neuralsort.experiments.reproduction import runs
-from neuralsort.experiments.study import evaluate, run
-from neuralsort.experiments.votes import Votes
+from neuralsort.experiments.study import MODEL, evaluate, run
+from neuralsort.experiments.votes import Votes, project
 
 NEEDS_DATA = pytest.mark.skipif(
     "NEURALSORT_DATA" not in os.environ, reason="NEURALSORT_DATA is not set"
@@ -395,6 +397,17 @@ def test_a_finished_run_is_tested_again(finished, tmp_path):
     assert line["metrics"] == lines["neuralsort", "fast"]["metrics"]
     with pytest.raises(ConfigError, match="no lists"):
         list(evaluate(*options, lengths=[3]))
+    other = tmp_path / "other"
+    shutil.copytree(folder / "neuralsort-fast", other)
+    shutil.copy(folder / "autoencoder-fast" / MODEL, other / MODEL)
+    with pytest.raises(CheckpointError, match="of this version"):
+        list(evaluate(KNNStudy(), KNNConfig(results=tmp_path), other))
+
+
+def test_points_in_one_place_have_a_projection():
+    assert project(np.zeros((60, 5), np.float32)) == [[0.5, 0.5]] * 60
+    two = np.repeat(np.eye(2, dtype=np.float32), 30, axis=0)
+    assert np.isfinite(project(two)).all()
 
 
 def test_report_shows_tables_and_figures(finished, tmp_path):

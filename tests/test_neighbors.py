@@ -6,6 +6,7 @@ import copy
 import json
 import pickle
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ from neuralsort.neighbors import (
     DifferentiableKNeighborsRegressor,
     Index,
     StorageError,
+    base,
     training,
 )
 from neuralsort.neighbors import search as search_room
@@ -315,6 +317,58 @@ def test_what_embeds_nothing_is_refused(embedding, message):
         classifier(embedding=embedding).fit(*IRIS)
 
 
+def test_an_interrupted_fit_changes_nothing(monkeypatch):
+    X, y = IRIS
+    model = classifier().fit(X, y)
+    known = model.predict_proba(X)
+
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(base, "train", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X[::2, :3], y[::2].astype(str))
+    assert np.array_equal(model.predict_proba(X), known)
+    assert model.predict(X).dtype == y.dtype
+    fresh = classifier()
+    with pytest.raises(KeyboardInterrupt):
+        fresh.fit(X, y)
+    with pytest.raises(NotFittedError):
+        fresh.predict(X)
+
+
+def test_data_are_left_alone():
+    X, y = IRIS[0] - 3.0, DIABETES[1].copy()[:150]
+    before = X.copy(), y.copy()
+    network = torch.nn.Sequential(torch.nn.ReLU(inplace=True), torch.nn.Linear(4, 3))
+    model = regressor(embedding=network).fit(X, y)
+    model.predict(X)
+    y += 1
+    assert np.array_equal(X, before[0])
+    assert np.array_equal(model._targets[:, 0], before[1])
+
+
+def test_one_neighbour_is_taken_at_its_word():
+    X, y = DIABETES
+    assert np.array_equal(regressor(n_neighbors=1).fit(X, y).predict(X), y)
+
+
+def test_numbers_of_numpy_are_numbers():
+    model = classifier(batch_size=np.int64(50), candidates=np.int16(60), early_stopping=True)
+    assert model.set_params(n_neighbors=np.int16(3)).fit(*IRIS).score(*IRIS) > 0.9
+
+
+def test_threads_do_not_share_random_numbers():
+    alone = classifier().fit(*IRIS).transform(IRIS[0])
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: classifier().fit(*IRIS).transform(IRIS[0]), range(4)))
+    assert torch.equal(torch.rand(3), expected)
+    assert all(np.array_equal(one, alone) for one in found)
+
+
 def test_nothing_to_learn_is_said():
     with pytest.warns(UserWarning, match="nothing to learn"):
         classifier(embedding=torch.nn.Identity()).fit(*IRIS)
@@ -433,6 +487,59 @@ def test_equal_distances_come_in_the_order_of_the_points(kind, copies):
     assert np.array_equal(indices, np.arange(20)[:, None] + 20 * np.arange(3))
 
 
+def clusters(apart, n=600, d=20):
+    generator = np.random.default_rng(0)
+    return generator.normal(size=(n, d)) + apart * generator.choice([-1.0, 1.0], (n, 1))
+
+
+@pytest.mark.parametrize("kind", EXACT)
+@pytest.mark.parametrize(
+    "known",
+    [
+        pytest.param(clusters(1e4), id="far apart"),
+        pytest.param(np.append(clusters(0.0), np.full((1, 20), 1e8), 0), id="an outlier"),
+        pytest.param(clusters(1.0) * 1e150, id="huge"),
+        pytest.param(clusters(1.0) * 1e-150, id="tiny"),
+        pytest.param((clusters(1.0) * 1e20).astype(np.float32), id="huge for float32"),
+        pytest.param((np.round(clusters(0.0, d=2)) - 0.1) / 0.7, id="discrete"),
+        pytest.param(np.zeros((600, 3)), id="all the same"),
+    ],
+)
+def test_exact_engines_are_exact_for_awkward_points(kind, known):
+    asked = known[::7]
+    gaps = (asked[:, None] - known) / np.abs(known).max(initial=1e-300)
+    expected = np.einsum("qnd,qnd->qn", gaps, gaps).argsort(1, kind="stable")[:, :5]
+    found = Index(known, kind=kind).query(asked, 5)[1]
+    far = (
+        np.take_along_axis(gaps, expected[..., None], 1),
+        np.take_along_axis(gaps, found[..., None], 1),
+    )
+    np.testing.assert_allclose(*(np.linalg.norm(one, axis=-1) for one in far), rtol=1e-6)
+    assert np.array_equal(found, Index(known, kind="torch").query(asked, 5)[1])
+
+
+@pytest.mark.parametrize(
+    ("points", "queries", "k"),
+    [
+        (points(9, 2), np.full((1, 2), np.nan), 1),
+        (points(9, 2), points(1, 3), 1),
+        (points(9, 2), points(1, 2), 10),
+        (points(9, 2), points(1, 2), 0),
+        (points(9, 2)[0], points(1, 2), 1),
+        (np.full((3, 2), np.inf), points(1, 2), 1),
+        (np.array([["a", "b"]]), points(1, 2), 1),
+    ],
+)
+def test_an_index_checks_what_it_is_given(points, queries, k):
+    with pytest.raises(ValueError, match="Expected"):
+        Index(points).query(queries, k)
+
+
+def test_whole_numbers_are_numbers():
+    found = Index(np.arange(20).reshape(10, 2)).query(np.array([[1, 1]]), 1)
+    assert found[0].tolist() == [[1.0]]
+
+
 @NEEDS_FAISS
 @pytest.mark.parametrize(
     ("factory", "search"), [("IVF8,Flat", "nprobe=8"), ("HNSW16", "efSearch=200")]
@@ -519,7 +626,7 @@ def test_a_saved_classifier_is_the_same(tmp_path, kind):
     assert np.array_equal(again.predict_proba(X), model.predict_proba(X))
     assert again.predict(X).dtype == model.predict(X).dtype
     assert again.n_features_in_ == 4
-    names = {path.name.split("-")[-1] for path in (tmp_path / "model").iterdir()}
+    names = {path.name.split("-")[-1] for path in (tmp_path / "model").glob("[!.]*")}
     engine = {"index.faiss"} if kind == "faiss" else set()
     assert names == {"estimator.json", "tensors.safetensors"} | engine
 
@@ -591,8 +698,49 @@ def test_an_embedding_of_your_own_is_passed_again(tmp_path):
     assert np.array_equal(again.transform(X), model.transform(X))
     with pytest.raises(StorageError, match=r"embedding of your own.*embedding=\.\.\."):
         DifferentiableKNeighborsClassifier.load(tmp_path)
-    with pytest.raises(StorageError, match=r"not the network that was saved.*architecture"):
-        DifferentiableKNeighborsClassifier.load(tmp_path, embedding=torch.nn.Linear(4, 2))
+    others = torch.nn.Linear(4, 2), torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh())
+    for other in others:
+        with pytest.raises(StorageError, match=r"not the network that was saved.*architecture"):
+            DifferentiableKNeighborsClassifier.load(tmp_path, embedding=other)
+
+
+def test_another_network_of_the_same_parameters_is_refused(tmp_path):
+    layer = torch.nn.Linear(4, 3)
+    classifier(embedding=torch.nn.Sequential(layer, torch.nn.ReLU())).fit(*IRIS).save(tmp_path)
+    with pytest.raises(StorageError, match=r"first training point elsewhere"):
+        DifferentiableKNeighborsClassifier.load(
+            tmp_path, embedding=torch.nn.Sequential(layer, torch.nn.Tanh())
+        )
+
+
+def test_what_was_fitted_is_saved_whatever_the_parameters_say_now(tmp_path):
+    X, y = IRIS
+    model = classifier(epochs=1).fit(X, y).set_params(embedding=torch.nn.Linear(4, 3))
+    model.save(tmp_path)
+    again = DifferentiableKNeighborsClassifier.load(tmp_path)
+    assert np.array_equal(again.transform(X), model.transform(X))
+
+
+class Shorter(torch.nn.Module):
+    """A network with nothing but a buffer, whose results have another precision."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        self.dtype = dtype
+        self.register_buffer("weight", torch.arange(8.0).view(4, 2) / 8)
+
+    def forward(self, x):
+        return (x @ self.weight).to(self.dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_any_precision_is_asked_in_any_other(tmp_path, dtype):
+    X, y = IRIS
+    model = classifier(embedding=Shorter(dtype), epochs=0).fit(X, y)
+    model.save(tmp_path)
+    again = DifferentiableKNeighborsClassifier.load(tmp_path, embedding=Shorter(dtype))
+    assert np.array_equal(again.transform(X), model.transform(X))
+    assert np.array_equal(again.predict(X.astype(np.float32)), model.predict(X.astype(np.float32)))
 
 
 def test_a_folder_is_the_old_or_the_new_estimator(tmp_path, monkeypatch):
@@ -600,7 +748,8 @@ def test_a_folder_is_the_old_or_the_new_estimator(tmp_path, monkeypatch):
     X, y = IRIS
     old, new = classifier(epochs=0).fit(X, y), classifier(epochs=1, n_neighbors=1).fit(X, y)
     old.save(tmp_path)
-    whole = len(list(tmp_path.iterdir()))
+    whole = len(list(tmp_path.glob("[!.]*")))
+    (tmp_path / f".{'0' * 16}-tensors.safetensors.draft").touch()  # somebody was killed
     write = storage_room.replace
 
     def dying_after(count):
@@ -623,7 +772,30 @@ def test_a_folder_is_the_old_or_the_new_estimator(tmp_path, monkeypatch):
     new.save(tmp_path)
     again = DifferentiableKNeighborsClassifier.load(tmp_path)
     assert np.array_equal(again.predict_proba(X), new.predict_proba(X))
-    assert len(list(tmp_path.iterdir())) == whole
+    assert len(list(tmp_path.glob("[!.]*"))) == whole
+    assert not list(tmp_path.glob(".*draft"))
+
+
+def test_many_may_save_and_load_at_once(tmp_path):
+    X, y = IRIS
+    models = [classifier(epochs=0, n_neighbors=k).fit(X * k, y) for k in (1, 3)]
+    known = [model.predict_proba(X).tolist() for model in models]
+    models[0].save(tmp_path)
+
+    def save(model):
+        for _ in range(20):
+            model.save(tmp_path)
+
+    def load(_):
+        for _ in range(20):
+            again = DifferentiableKNeighborsClassifier.load(tmp_path)
+            assert again.predict_proba(X).tolist() in known
+
+    with ThreadPoolExecutor(4) as pool:
+        jobs = [pool.submit(save, model) for model in models]
+        jobs += [pool.submit(load, None) for _ in range(2)]
+        for job in jobs:
+            job.result()
 
 
 def test_a_file_is_no_folder(tmp_path):
@@ -647,6 +819,8 @@ CHANGES = {
     "a function for a dtype": {"dtype": "load"},
     "an unknown parameter": {"parameters": {"index": "torch", "metric": "cosine"}},
     "no parameters": {"parameters": 3},
+    "no shape": {"input_shape": []},
+    "a negative shape": {"input_shape": [-1]},
 }
 
 

@@ -155,10 +155,15 @@ def evaluate(
         ConfigError: If the method of the run is tied to the length it was trained at.
     """
     line = finished_line(folder)
-    config = replace(config, **{name: line[name] for name in config.identity})
-    data = study.load(config)
-    model = study.task(config, data, line["tau"], study.plan(config)).model
-    model.load_state_dict(checkpoint.read(folder / MODEL)[0])
+    try:
+        config = replace(config, **{name: line[name] for name in config.identity})
+        data = study.load(config)
+        model = study.task(config, data, line["tau"], study.plan(config)).model
+        model.load_state_dict(checkpoint.read(folder / MODEL)[0])
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise checkpoint.CheckpointError(
+            f"{folder} does not hold a finished run of this version: {error}. Train it again."
+        ) from None
     for one in [study.resized(config, model, n) for n in lengths] or [config]:
         tested = study.test(one, model, data)
         line |= one.identity | {"metrics": tested.metrics, "intervals": tested.intervals}
@@ -226,11 +231,14 @@ def finished_line(folder: Path) -> dict[str, Any]:
         CheckpointError: If it has not, or the folder is something else.
     """
     try:
-        return json.loads((folder / RESULT).read_text())
+        line = json.loads((folder / RESULT).read_text())
     except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: not JSON, not text
+        line = None
+    if not isinstance(line, dict) or "config" not in line:
         raise checkpoint.CheckpointError(
             f"{folder} is not the folder of a finished run. Run `neuralsort train` to its end."
-        ) from None
+        )
+    return line
 
 
 def _finished(folder: Path, asked: dict[str, Any]) -> dict[str, Any]:

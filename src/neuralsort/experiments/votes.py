@@ -82,10 +82,12 @@ def project(points: np.ndarray) -> list[list[float]]:
     """Points in the plane that have much the same neighbours, by t-SNE, scaled to [0, 1]."""
     from sklearn.manifold import TSNE
 
+    if not np.ptp(points, axis=0).any():  # all in one place
+        return [[0.5, 0.5]] * len(points)
     perplexity = min(30, (len(points) - 1) / 3)
     flat = TSNE(init="pca", perplexity=perplexity, random_state=0).fit_transform(points)
     low, high = flat.min(0), flat.max(0)
-    return np.round((flat - low) / (high - low), 3).tolist()
+    return np.round((flat - low) / np.where(high > low, high - low, 1.0), 3).tolist()
 
 
 def pictures(found: Votes, k: int, weights: str, images: dict[str, Images]) -> list[dict[str, Any]]:

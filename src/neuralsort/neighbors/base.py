@@ -1,6 +1,7 @@
 """What the scikit-learn estimators share: a learned embedding, and neighbours in it."""
 
 import copy
+import threading
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import partial
@@ -30,6 +31,9 @@ from .progress import Progress
 from .search import KINDS, FaissEngine, Index, chosen_kind
 from .training import OPTIMIZERS, Batch, Schedule, train
 from .voting import WEIGHTS
+
+_SEEDED = threading.Lock()
+"""Held while torch's global generator is a fit's own."""
 
 
 class DifferentiableKNeighbors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -118,6 +122,13 @@ class DifferentiableKNeighbors(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         Returns:
             The estimator.
         """
+        new = copy.copy(self)  # interrupted, this one stays what it was
+        new._fit(X, y)
+        vars(self).clear()
+        vars(self).update(vars(new))
+        return self
+
+    def _fit(self, X: Any, y: Any) -> None:  # noqa: N803
         self._validate_params()  # pyright: ignore[reportAttributeAccessIssue]
         several = is_regressor(self)
         X, y = self._checked(X, y=y, multi_output=several, y_numeric=several)
@@ -127,23 +138,23 @@ class DifferentiableKNeighbors(ClassNamePrefixFeaturesOutMixin, TransformerMixin
                 f"{self.n_neighbors}. A query sorts candidates, itself left out."
             )
         self._input_shape = X.shape[1:]
-        targets = torch.as_tensor(self._encode(y))
+        self._targets = self._encode(y)
+        self.n_samples_fit_ = len(X)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         points = _tensor(X)
+        self._dtype = points.dtype
+        self._first = points[:1].clone()
         device = torch.device(self.device)
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        with _SEEDED, torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(seed)
-            self.embedding_ = self._network(points.shape[1], points.dtype)
+            self.embedding_ = self._network(points.shape[1])
             if self.embedding is None:
                 self.embedding_.standardize(points.to(self.device))
             width = self._probed(points[:2]).shape[1]
             if chosen_kind(self.index, self.index_factory, self.index_search) == "faiss":
                 FaissEngine.empty(width, self.index_factory, self.index_search)
-            self.history_ = self._train(points, targets, seed)
-        self.n_samples_fit_ = len(X)
-        self._targets = targets.numpy()
+            self.history_ = self._train(points, _tensor(self._targets), seed)
         self._indexed(self._embed(points))
-        return self
 
     def _checked(self, X: Any, **options: Any) -> Any:  # noqa: N803
         """Points, and targets if there are any, as scikit-learn's `validate_data` lets them in."""
@@ -156,11 +167,11 @@ class DifferentiableKNeighbors(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         dtypes = [np.float64, np.float32]
         return validate_data(self, X, dtype=dtypes, allow_nd=images, **options)
 
-    def _network(self, features: int, dtype: torch.dtype) -> Any:
+    def _network(self, features: int) -> Any:
         """The network to train: the default one, or a copy of the user's."""
         if self.embedding is None:
-            return ResidualMLP(features).to(self.device, dtype)
-        return copy.deepcopy(self.embedding).to(self.device, dtype)
+            return ResidualMLP(features).to(self.device, self._dtype)
+        return copy.deepcopy(self.embedding).to(self.device, self._dtype)
 
     def _probed(self, points: Tensor) -> Tensor:
         """Embeddings of a few points, flattened; before anything is trained.
@@ -171,7 +182,7 @@ class DifferentiableKNeighbors(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         """
         try:
             with torch.no_grad():
-                found = self.embedding_.eval()(points.to(self.device))
+                found = self.embedding_.eval()(points.to(self.device, copy=True))
         except (RuntimeError, TypeError, ValueError) as error:
             raise ValueError(
                 f"`embedding` does not take points of shape {tuple(points.shape)}: {error}. Give a "
@@ -197,15 +208,15 @@ class DifferentiableKNeighbors(ClassNamePrefixFeaturesOutMixin, TransformerMixin
                 f"{len(points)}{' without those held out' if self.early_stopping else ''}. A query "
                 "is never its own neighbour."
             )
-        candidates = min(self.candidates, len(points))
+        k, candidates = int(self.n_neighbors), min(int(self.candidates), len(points))
         knn = DifferentiableKNN(
-            min(self.n_neighbors, candidates - 1),
+            min(k, candidates - 1),
             tau=float(self.tau),
             samples=int(self.samples) if self.stochastic else None,
         )
         schedule = Schedule(
             epochs=self.epochs,
-            batch=self.batch_size,
+            batch=int(self.batch_size),
             candidates=candidates,
             learning_rate=self.learning_rate,
             optimizer=self.optimizer,
@@ -214,7 +225,7 @@ class DifferentiableKNeighbors(ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
         def validate() -> float:
             index = Index(self._embed(points), kind="torch")
-            found = index.query(self._embed(spare_points), min(self.n_neighbors, len(points)))
+            found = index.query(self._embed(spare_points), min(k, len(points)))
             return self._score_of(self._answer(found, targets.numpy()), spare_targets.numpy())
 
         title = type(self).__name__
@@ -304,12 +315,13 @@ class DifferentiableKNeighbors(ClassNamePrefixFeaturesOutMixin, TransformerMixin
     def _embed(self, points: Tensor) -> np.ndarray:
         """Embeddings, in the precision that the network was fitted in."""
         network = self.embedding_.eval()
-        parameter = next(network.parameters(), None)
-        dtype = points.dtype if parameter is None else parameter.dtype
-        parts = [
-            network(part.to(self.device, dtype)).flatten(1).cpu() for part in points.split(1024)
+        parts = [  # of copies: the network may write to what it is given
+            network(part.to(self.device, self._dtype, copy=True)).flatten(1).cpu()
+            for part in points.split(1024)
         ]
         found = torch.cat(parts)
+        if found.dtype.itemsize < 4:
+            found = found.float()
         if not found.isfinite().all():
             raise ValueError(
                 "The embedding of some points is not finite. If training diverged, lower "
@@ -355,14 +367,15 @@ class DifferentiableKNeighbors(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         facts = {
             "class": type(self).__name__,
             "parameters": plain,
-            "default_embedding": self.embedding is None,
+            "default_embedding": type(self.embedding_) is ResidualMLP,
             "input_shape": list(self._input_shape),
             "history": self.history_,
-            "dtype": str(self._index.points.dtype),
+            "dtype": str(self._dtype).removeprefix("torch."),
         } | self._facts()
         if hasattr(self, "feature_names_in_"):
             facts["feature_names_in"] = self.feature_names_in_.tolist()
         tensors = {f"embedding.{k}": v for k, v in self.embedding_.state_dict().items()}
+        tensors["first"] = self._first
         tensors["points"] = torch.from_numpy(self._index.points)
         tensors["targets"] = torch.from_numpy(self._targets)
         engine = self._index.engine
@@ -405,7 +418,8 @@ class DifferentiableKNeighbors(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         if "feature_names_in" in facts:
             self.feature_names_in_ = np.array(facts["feature_names_in"], dtype=object)
         self.history_ = facts["history"]
-        self.embedding_ = self._network(self.n_features_in_, getattr(torch, facts["dtype"]))
+        self._dtype = getattr(torch, facts["dtype"])
+        self.embedding_ = self._network(self.n_features_in_)
         start = "embedding."
         storage.same_parameters(
             self.embedding_,
@@ -415,6 +429,8 @@ class DifferentiableKNeighbors(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         self.n_samples_fit_ = len(self._targets)
         self._restore(facts)
         self._indexed(tensors["points"].numpy(), engine)
+        self._first = tensors["first"]
+        storage.same_points(self._index.points, self._targets, self._embed(self._first))
         return self
 
     def _facts(self) -> dict[str, Any]:

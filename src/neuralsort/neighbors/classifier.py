@@ -112,3 +112,5 @@ class DifferentiableKNeighborsClassifier(ClassifierMixin, DifferentiableKNeighbo
 
     def _restore(self, facts: dict[str, Any]) -> None:
         self.classes_ = storage.array_from_json(facts["classes"])
+        if not (self._targets.min() >= 0 and self._targets.max() < len(self.classes_)):
+            raise storage.StorageError("There are targets of no class. Save again.")

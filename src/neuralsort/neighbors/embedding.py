@@ -38,7 +38,7 @@ class ResidualMLP(nn.Module):
     def standardize(self, points: Tensor) -> None:
         """Takes mean and deviation from training points `(m, features)`."""
         self.mean.copy_(points.mean(0))
-        deviation = (points - self.mean).square().mean().sqrt()
+        deviation = (points - self.mean).double().square().mean().sqrt()
         self.scale.copy_(torch.where(deviation > 0, deviation, torch.ones_like(deviation)))
 
     def forward(self, x: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.base import RegressorMixin
 from torch import Tensor
 
@@ -41,16 +42,18 @@ class DifferentiableKNeighborsRegressor(RegressorMixin, DifferentiableKNeighbors
         return tags
 
     def _encode(self, y: np.ndarray) -> np.ndarray:
-        y = np.asarray(y, np.float64)
+        y = np.array(y, np.float64)
         self._one_output = y.ndim == 1
         y = y.reshape(len(y), -1)
         scale = y.std(0)
-        self._offset, self._scale = y.mean(0), np.where(scale > 0, scale, 1.0)
-        return (y - self._offset) / self._scale
+        self._scale = np.where(scale > 0, scale, 1.0)
+        return y
 
     def _loss(self, knn: DifferentiableKNN, batch: Batch) -> Tensor:
-        wanted, known = (x.to(batch.queries.dtype) for x in (batch.wanted, batch.known))
-        rows = knn(batch.queries, batch.candidates, known, mask=batch.mask)
+        like = batch.queries
+        offset, scale = batch.known.mean(0), torch.from_numpy(self._scale).to(batch.known)
+        wanted, known = (((x - offset) / scale).to(like.dtype) for x in (batch.wanted, batch.known))
+        rows = knn(like, batch.candidates, known, mask=batch.mask)
         return (rows.mean(-2) - wanted).square().mean()
 
     def _answer(self, found: tuple[np.ndarray, np.ndarray], targets: np.ndarray) -> np.ndarray:
@@ -58,22 +61,20 @@ class DifferentiableKNeighborsRegressor(RegressorMixin, DifferentiableKNeighbors
         return np.einsum("qk,qkt->qt", shares(distances, self.weights), targets[indices])
 
     def _score_of(self, answer: np.ndarray, wanted: np.ndarray) -> float:
-        return 1 - float(np.square(answer - wanted).mean())  # targets have variance 1
+        return 1 - float(np.square((answer - wanted) / self._scale).mean())
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
         """The weighted mean target of the neighbours."""
         found = self.kneighbors(X)
-        answer = self._answer(found, self._targets) * self._scale + self._offset
+        answer = self._answer(found, self._targets)
         return answer[:, 0] if self._one_output else answer
 
     def _facts(self) -> dict[str, Any]:
         return {
             "one_output": self._one_output,
-            "offset": storage.array_to_json(self._offset),
             "scale": storage.array_to_json(self._scale),
         }
 
     def _restore(self, facts: dict[str, Any]) -> None:
         self._one_output = facts["one_output"]
-        self._offset = storage.array_from_json(facts["offset"])
         self._scale = storage.array_from_json(facts["scale"])

@@ -2,10 +2,11 @@
 
 An engine proposes a few more points than are asked for, in float32. Their distances are then
 computed from differences, in the precision of the points, and sorted; equal distances in the order
-of the points. Where the last proposed is no farther than the last wanted, others may be as near:
-more are proposed. So exact engines agree, whatever their arithmetic.
+of the points. Where rounding may have kept a nearer or equally near point from being proposed, all
+points are looked at, in float64. So exact engines agree, whatever their arithmetic.
 """
 
+import math
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -19,6 +20,8 @@ KINDS = ("auto", "faiss", "sklearn", "torch")
 
 LARGEST = 2**24
 """Numbers in a block of work."""
+
+EPSILON = float(np.finfo(np.float32).eps)
 
 
 class Engine(Protocol):
@@ -38,13 +41,16 @@ class Index:
     """The k nearest of fixed points, by Euclidean distance.
 
     Args:
-        points: `(n, d)`, floating point.
+        points: `(n, d)`.
         kind: `"faiss"`, `"sklearn"`, `"torch"`, or `"auto"`: FAISS where it is installed, else
             torch.
         factory: What FAISS builds, in the words of its `index_factory`: `"Flat"` is exact,
             `"IVF256,Flat"` or `"HNSW32"` are approximate.
         search: Parameters of FAISS's search, such as `"nprobe=16"` or `"efSearch=64"`.
-        engine: An engine over the centred points that exists already.
+        engine: An engine over the shortened points that exists already.
+
+    Raises:
+        ValueError: If the points are not finite numbers `(n, d)`.
     """
 
     def __init__(
@@ -56,33 +62,43 @@ class Index:
         search: str = "",
         engine: Engine | None = None,
     ) -> None:
-        self.points = points
-        self.centre = points.mean(0)  # an offset common to all would cost digits
-        self.engine = engine or make_engine(self._short(points), kind, factory, search)
+        self.points = _finite("points", points)
+        self.centre = self.points.mean(0)  # an offset common to all would cost digits
+        reach = float(np.abs(self.points - self.centre).max(initial=0.0))
+        self.unit = 2.0 ** math.ceil(math.log2(reach)) if reach else 1.0  # exact to divide by
+        short = self._short(self.points)
+        self.longest = float(np.linalg.norm(short, axis=1).max(initial=0.0))
+        self.engine = engine or make_engine(short, kind, factory, search)
 
     def query(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Distances and indices `(q, k)` of the k nearest points, the nearest first.
 
         Queries for which an approximate index finds fewer than k are answered exactly.
+
+        Raises:
+            ValueError: If queries are not finite numbers `(q, d)`, or there are no k points.
         """
+        queries, n = _finite("queries", queries), len(self.points)
+        if queries.shape[1] != self.points.shape[1] or not 1 <= k <= n:
+            raise ValueError(
+                f"Expected queries of {self.points.shape[1]} features and from 1 to {n} "
+                f"neighbours, got {queries.shape[1]} and {k}. Ask for points like those indexed."
+            )
+        count = min(int(k) + SPARE, n)
         distances = np.empty((len(queries), k), self.points.dtype)
         indices = np.empty((len(queries), k), np.int64)
-        short, left, count = self._short(queries), np.arange(len(queries)), k + SPARE
-        while len(left):
-            count = min(count, len(self.points))
-            proposed = self.engine.propose(short[left], count)
-            tied = np.zeros(len(left), bool)
-            for block in _blocks(len(left), count * self.points.shape[1]):
-                rows = left[block]
-                near, order = self._ordered(queries[rows], proposed[block])
-                distances[rows], indices[rows] = near[:, :k], order[:, :k]
-                tied[block] = near[:, -1] == near[:, k - 1]
-            if count == len(self.points) or not self.engine.exact:
-                break
-            left, count = left[tied], 4 * count
-        few = (indices < 0).any(1)
-        if few.any():
-            distances[few], indices[few] = Index(self.points, kind="torch").query(queries[few], k)
+        proposed = self.engine.propose(self._short(queries), count)
+        unsure = np.zeros(len(queries), bool)
+        for rows in _blocks(len(queries), count * self.points.shape[1]):
+            near, order = self._ordered(queries[rows], proposed[rows])
+            distances[rows], indices[rows] = near[:, :k], order[:, :k]
+            unsure[rows] = self._unsure(queries[rows], near, k) if count < n else False
+        if not self.engine.exact:
+            unsure = (indices < 0).any(1)
+        left = np.flatnonzero(unsure)
+        for block in _blocks(len(left), n):
+            rows = left[block]
+            distances[rows], indices[rows] = self._all(queries[rows], k)
         return distances, indices
 
     def query_others(self, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -94,15 +110,60 @@ class Index:
         return distances[~own].reshape(shape), indices[~own].reshape(shape)
 
     def _short(self, points: np.ndarray) -> np.ndarray:
-        return np.ascontiguousarray(points - self.centre, np.float32)
+        """Points in float32, from their centre, in units that are no smaller than any number."""
+        return np.ascontiguousarray((points - self.centre) / self.unit, np.float32)
 
     def _ordered(self, queries: np.ndarray, proposed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Distances and indices of what was proposed, the nearest first."""
-        gaps = self.points[proposed] - queries[:, None]
-        distances = np.sqrt(np.einsum("qnd,qnd->qn", gaps, gaps))
+        """Distances and indices `(q, count)` of what was proposed, the nearest first."""
+        gaps = (self.points[proposed] - queries[:, None]) / self.unit
+        distances = np.sqrt(np.einsum("qnd,qnd->qn", gaps, gaps)) * self.unit
+        distances = distances.astype(self.points.dtype, copy=False)
         distances[proposed < 0] = np.inf
         order = np.lexsort((proposed, distances))
         return np.take_along_axis(distances, order, 1), np.take_along_axis(proposed, order, 1)
+
+    def _unsure(self, queries: np.ndarray, near: np.ndarray, k: int) -> np.ndarray:
+        """Whether a point that was not proposed may be as near as the k-th, `(q,)`.
+
+        It is no nearer than the last proposed, but for twice the rounding of squared distances by
+        products of matrices in float32.
+        """
+        lengths = np.linalg.norm((queries - self.centre) / self.unit, axis=1) + self.longest
+        rounding = 2 * EPSILON * self.points.shape[1] ** 0.5 * lengths**2
+        kth, last = (np.square(near[:, i] / self.unit) for i in (k - 1, -1))
+        return kth * (1 + 1e-5) >= last - 2 * rounding
+
+    def _all(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """The answer, by looking at every point in float64."""
+        points, asked = (
+            torch.from_numpy((x - self.centre) / self.unit).double() for x in (self.points, queries)
+        )
+        squares = asked.square().sum(1, keepdim=True)
+        far = torch.addmm(points.square().sum(1) + squares, asked, points.mT, alpha=-2)
+        kth = far.kthvalue(k, dim=1).values
+        # What may be among the k nearest by differences, and whatever is as near as the last.
+        close = far <= (kth * (1 + 1e-5) + 1e-12 * (squares[:, 0] + 1)).unsqueeze(1)
+        found = [
+            self._ordered(queries[i : i + 1], row.nonzero().T.numpy())
+            for i, row in enumerate(close)
+        ]
+        return (
+            np.concatenate([near[:, :k] for near, _ in found]),
+            np.concatenate([order[:, :k] for _, order in found]),
+        )
+
+
+def _finite(name: str, points: np.ndarray) -> np.ndarray:
+    """Floating-point numbers `(n, d)`; whole numbers become float64."""
+    points = np.asarray(points)
+    if points.dtype.kind in "iub":
+        points = points.astype(np.float64)
+    if points.ndim != 2 or points.dtype.kind != "f" or not np.isfinite(points).all():
+        raise ValueError(
+            f"Expected {name} of finite numbers (n, d), got {points.dtype} of shape "
+            f"{points.shape}. Leave out what is missing."
+        )
+    return points
 
 
 def _blocks(rows: int, width: int) -> Iterator[slice]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import safetensors.torch
 import torch
+from filelock import FileLock
 from safetensors import SafetensorError
 from torch import Tensor
 
@@ -18,6 +19,7 @@ from .search import FaissEngine, has_faiss
 
 FORMAT = "neuralsort.neighbors/1"
 FACTS, TENSORS, INDEX = "estimator.json", "tensors.safetensors", "index.faiss"
+LOCK = ".lock"
 DIGEST = "[0-9a-f]" * 16
 """The beginning of a digest, as a pattern of file names."""
 
@@ -41,6 +43,12 @@ def write(
     contents = {TENSORS: safetensors.torch.save(whole)}
     if engine is not None:
         contents[INDEX] = engine.to_bytes()
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / LOCK):  # one writer at a time
+        _write(folder, contents, facts)
+
+
+def _write(folder: Path, contents: dict[str, bytes], facts: dict[str, Any]) -> None:
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
     files = {name: _placed(folder, name, digest) for name, digest in digests.items()}
     for name, content in contents.items():
@@ -48,7 +56,8 @@ def write(
     text = json.dumps({"format": FORMAT, "files": digests} | facts, indent=1)
     replace(folder / FACTS, text.encode())
     for name in (TENSORS, INDEX):
-        for old in set(folder.glob(f"{DIGEST}-{name}")) - set(files.values()):
+        drafts = folder.glob(f".{DIGEST}-{name}.*")  # of writers that were killed
+        for old in {*folder.glob(f"{DIGEST}-{name}"), *drafts} - set(files.values()):
             old.unlink()
 
 
@@ -63,7 +72,15 @@ def reading(folder: Path) -> Iterator[None]:
         yield
     except StorageError:
         raise
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (
+        AssertionError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise StorageError(
             f"{folder / FACTS} is damaged, or of another version ({error!r}). Save again."
         ) from None
@@ -93,12 +110,18 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], FaissEngine |
     contents = {}
     for name, digest in facts["files"].items():
         path = _placed(folder, name, digest)
-        contents[name] = path.read_bytes() if path.is_file() else b""
-        if hashlib.sha256(contents[name]).hexdigest() != digest:
-            raise StorageError(
-                f"{path} is missing, truncated or not the file that was saved. Copy the whole "
-                "folder again, or save again."
-            )
+        try:
+            contents[name] = path.read_bytes()
+        except FileNotFoundError:
+            contents[name] = b""
+        if hashlib.sha256(contents[name]).hexdigest() == digest:
+            continue
+        if facts != json.loads((folder / FACTS).read_text()):
+            return read(folder)  # another estimator was saved in the meantime
+        raise StorageError(
+            f"{path} is missing, truncated or not the file that was saved. Copy the whole "
+            "folder again, or save again."
+        )
     try:
         tensors = safetensors.torch.load(contents[TENSORS])
     except SafetensorError as error:
@@ -134,6 +157,28 @@ def array_to_json(array: np.ndarray) -> dict[str, Any]:
 def array_from_json(value: dict[str, Any]) -> np.ndarray:
     """What `array_to_json` made of an array."""
     return np.array(value["values"], dtype=value["dtype"])
+
+
+def same_points(points: np.ndarray, targets: np.ndarray, first: np.ndarray) -> None:
+    """Sees to it that points, targets and embedding belong together.
+
+    Args:
+        points: `(n, d)`. Indexed.
+        targets: `(n, ...)`.
+        first: `(1, d)`. The first point, embedded again.
+
+    Raises:
+        StorageError: If they do not.
+    """
+    if points.ndim != 2 or len(points) != len(targets):
+        raise StorageError(
+            f"There are {points.shape} points and {targets.shape} targets. Save again."
+        )
+    if not np.allclose(points[:1], first, rtol=1e-3, atol=1e-3 * np.abs(points).max()):
+        raise StorageError(
+            "The embedding is not the network that was saved: it puts the first training point "
+            "elsewhere. Pass one of the same architecture, `load(path, embedding=...)`."
+        )
 
 
 def same_parameters(network: torch.nn.Module, tensors: dict[str, Tensor]) -> None:

@@ -22,7 +22,8 @@ def squared_distances(queries: Tensor, candidates: Tensor) -> Tensor:
     $$\lVert q - c \rVert^2 = \lVert q \rVert^2 + \lVert c \rVert^2 - 2 q \cdot c$$
 
     Both are moved first so that the candidates have mean 0: a common offset would cancel, and take
-    digits with it.
+    digits with it. Clusters that are a thousand times as far apart as they are wide leave float32
+    three digits within them: give such points in float64.
 
     Args:
         queries: `(..., q, d)`.
@@ -39,13 +40,21 @@ def squared_distances(queries: Tensor, candidates: Tensor) -> Tensor:
         >>> squared_distances(torch.tensor([[0.0, 3.0]]), torch.tensor([[4.0, 0.0], [0.0, 3.0]]))
         tensor([[25.,  0.]])
     """
+    queries, candidates, out = _long(queries, candidates)
+    return _squared(queries, candidates, candidates.detach().mean(-2, keepdim=True)).to(out)
+
+
+def _long(queries: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor, torch.dtype]:
+    """Both in the precision of the computation, and the one that they came in."""
     queries, candidates = _checks.points(queries, candidates)
     out = torch.promote_types(queries.dtype, candidates.dtype)
-    queries, candidates = queries.to(working(out)), candidates.to(working(out))
-    centre = candidates.detach().mean(-2, keepdim=True)
+    return queries.to(working(out)), candidates.to(working(out)), out
+
+
+def _squared(queries: Tensor, candidates: Tensor, centre: Tensor) -> Tensor:
     queries, candidates = queries - centre, candidates - centre
     squares = queries.square().sum(-1, keepdim=True) + candidates.square().sum(-1).unsqueeze(-2)
-    return (squares - 2 * matmul(queries, candidates.mT)).clamp(min=0).to(out)
+    return (squares - 2 * matmul(queries, candidates.mT)).clamp(min=0)
 
 
 def soft_neighbours(
@@ -73,13 +82,15 @@ def soft_neighbours(
         samples: None sorts the distances themselves. A number draws so many orders of
             Plackett-Luce with logits $s$ for every query, each with noise of its own.
         mask: `(..., q, n)` boolean, or what broadcasts to it: True where the candidate may be a
-            neighbour of the query. A query among the candidates must not be its own.
+            neighbour of the query. A query among the candidates must not be its own. A candidate
+            of no query may hold anything.
         relax: The relaxation.
         generator: Source of randomness for samples; the global one if None.
 
     Returns:
         The operator `(..., q, k, n)`, with the samples first if any: row i weighs the candidates
-        for the place of the i-th neighbour. Only k rows are computed.
+        for the place of the i-th neighbour. Only k rows are computed. For points in half precision
+        it is in float32.
 
     Raises:
         TypeError: If the points are not floating point, or `mask` is not boolean.
@@ -93,9 +104,18 @@ def soft_neighbours(
     Reference: Grover et al. (2019), the kNN experiment. Time and memory: a product of matrices for
     the distances, and k rows of `relax` for every query.
     """
-    scores = -squared_distances(queries, candidates)
-    k = _options.neighbours(k, scores.shape[-1])
-    mask = _checks.mask(mask, scores)
+    queries, candidates, _ = _long(queries, candidates)
+    k = _options.neighbours(k, candidates.shape[-2])
+    batch = torch.broadcast_shapes(queries.shape[:-2], candidates.shape[:-2])
+    shape = *batch, queries.shape[-2], candidates.shape[-2]
+    mask = _checks.mask(mask, queries.new_empty(()).expand(shape))
+    centre = candidates.detach().mean(-2, keepdim=True)
+    if mask is not None:
+        asked = mask.any(-2).unsqueeze(-1)  # (..., n, 1)
+        there = torch.where(asked, candidates.detach(), 0.0)
+        centre = there.sum(-2, keepdim=True) / asked.sum(-2, keepdim=True).clamp(min=1)
+        candidates = torch.where(asked, candidates, centre)
+    scores = -_squared(queries, candidates, centre)
     if samples is not None:
         shape = torch.Size((_options.samples(samples), *scores.shape))
         noise = gumbel(shape, device=scores.device, generator=generator)
