@@ -62,26 +62,43 @@ def _trained(line: Line) -> int:
 
 
 def gradient_variance(lines: Sequence[Line], path: Path) -> Path | None:
-    """Log-variance of gradient entries during training, one curve per temperature."""
-    runs: dict[str, dict[float, list[dict[str, float]]]] = {}
-    for line in lines:
-        if line["study"] == "sort" and line["method"] in ("neuralsort", "stochastic_neuralsort"):
-            for trial in line["trials"]:
-                points = [one for one in trial["history"] if one["log_variance"] is not None]
-                if points and line["n"] == line["config"]["train_n"] and line["seed"] == 0:
-                    title = f"{name(line['method'])}, n = {line['n']}, {line['recipe']}"
-                    curves = runs.setdefault(title, {})
-                    curves[trial["tau"]] = max(points, curves.get(trial["tau"], []), key=len)
+    """Log-variance of gradient entries during training; and at its end, against temperature.
+
+    Of the runs of a kind it is the one of the most temperatures, and of those the longest.
+    """
+    runs: dict[str, list[tuple[float, list[dict[str, float]]]]] = {}
+    for line in sorted(lines, key=lambda line: (len(line["trials"]), line["steps"])):
+        if line["study"] != "sort" or line["method"] not in ("neuralsort", "stochastic_neuralsort"):
+            continue
+        curves = [
+            (trial["tau"], [one for one in trial["history"] if one["log_variance"] is not None])
+            for trial in line["trials"]
+        ]
+        curves = sorted((tau, points) for tau, points in curves if points)
+        if curves and line["n"] == line["config"]["train_n"] and line["seed"] == 0:
+            runs[f"{name(line['method'])}, n = {line['n']}, {line['recipe']}"] = curves
     if not runs:
         return None
-    figure, panels = _panels(len(runs))
-    for axes, (title, curves) in zip(panels, sorted(runs.items()), strict=True):
-        for index, (tau, points) in enumerate(sorted(curves.items())):
+    figure, panels = _panels(sum(1 + (len(curves) > 1) for curves in runs.values()))
+    for title, curves in sorted(runs.items()):
+        axes = panels.pop(0)
+        for index, (tau, points) in enumerate(curves):
             steps, values = [one["step"] for one in points], [one["log_variance"] for one in points]
             axes.plot(steps, values, color=COLOURS[index % 10], marker="o", markersize=3)
             axes.annotate(f" tau = {tau:g}", (steps[-1], values[-1]), fontsize=7)
+        axes.margins(x=0.25)  # for the words
         axes.set(xlabel="step", ylabel="log variance of a gradient entry")
         axes.set_title(title, fontsize=9)
+        if len(curves) > 1:
+            axes = panels.pop(0)
+            taus, ends = zip(
+                *((tau, points[-1]["log_variance"]) for tau, points in curves), strict=True
+            )
+            axes.semilogx(taus, ends, color="black", marker="o", markersize=3)
+            axes.set_xticks(taus, [f"{tau:g}" for tau in taus])
+            axes.minorticks_off()
+            axes.set(xlabel="temperature", ylabel="the same, at the end")
+            axes.set_title(title, fontsize=9)
     return _save(figure, path)
 
 

@@ -124,9 +124,9 @@ def _section(lines: Sequence[Line], data: str, out: Path) -> Section:
         ),
         (
             figures.gradient_variance(every, folder / f"{data}-gradient-variance.png"),
-            "Log-variance of gradients during training at each temperature tried, from the running "
-            "moments of the optimiser, averaged over parameters; after clipping, where the recipe "
-            "clips.",
+            "Log-variance of gradients during training, and where several temperatures were tried, "
+            "at the end against temperature; from the running moments of the optimiser, averaged "
+            "over parameters; after clipping, where the recipe clips.",
         ),
         (
             figures.medians(mine, folder / f"{data}-medians.png"),
