@@ -434,7 +434,7 @@ def test_the_table_takes_the_k_that_validation_likes():
             "metrics": {"accuracy": accuracy} | by_k,
             "intervals": {},
             "extras": {"chosen": {"k": k, "weights": "uniform", "validation": validation}},
-            "config": {"network": "some", "plan": {"lr": lr}},
+            "config": {"network": "some", "steps_of_recipe": 9, "plan": {"lr": lr, "steps": 5}},
         }
 
     slower = line(9, 0.97, 0.5, lr=1e-5)
@@ -443,6 +443,7 @@ def test_the_table_takes_the_k_that_validation_likes():
     table = tables.knn_table(lines)
     row = next(row for row in table.rows if row[0][0] == "Deterministic NeuralSort")
     assert row[1][0] == "98.00 %"
+    assert "5 of 9 steps" in row[1]
     by_k, *others = tables.knn_by_k_table(lines).rows
     assert all(row[1][0] == tables.MISSING and "paper" in row[1][1] for row in others)
     assert [cell[0] for cell in by_k[1:]] == ["98.00 %", "99.00 %", "98.00 %", "98.00 %"]
