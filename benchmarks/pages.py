@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from benchmarks import frameworks
+from benchmarks import frameworks, neighbors
 from benchmarks.bars import BOTH, FORWARD, MILLION
 from benchmarks.record import Measurement
 from benchmarks.table import (
@@ -24,6 +24,7 @@ from neuralsort.experiments import paper
 ROOT = Path(__file__).resolve().parent.parent
 LINES = ROOT / "results" / "benchmarks" / "sorting.jsonl"
 FRAMEWORKS = ROOT / "results" / "benchmarks" / "frameworks.jsonl"
+ENGINES = ROOT / "results" / "benchmarks" / "neighbors.jsonl"
 STUDY = ROOT / "results" / "sort.jsonl"
 
 CONTENDERS = {
@@ -120,6 +121,7 @@ def pages() -> dict[Path, str]:
     study = [json.loads(text) for text in STUDY.read_text().splitlines()]
     tables = {
         "../README.md": {"headline": headline(study)},
+        "neighbors.md": {"engines": neighbors.table(read(ENGINES))},
         "frameworks.md": {"speed": frameworks.table(read(FRAMEWORKS))},
         "relaxations.md": {"prices": prices(measurements), "learned": learned(study)},
         "benchmarks.md": {
