@@ -19,12 +19,14 @@ from benchmarks.table import (
     ratio_of,
     speed_table,
 )
+from examples import knn_tutorial
 from neuralsort.experiments import paper
 
 ROOT = Path(__file__).resolve().parent.parent
 LINES = ROOT / "results" / "benchmarks" / "sorting.jsonl"
 FRAMEWORKS = ROOT / "results" / "benchmarks" / "frameworks.jsonl"
 ENGINES = ROOT / "results" / "benchmarks" / "neighbors.jsonl"
+TUTORIAL = ROOT / "results" / "benchmarks" / "tutorial.jsonl"
 STUDY = ROOT / "results" / "sort.jsonl"
 
 CONTENDERS = {
@@ -118,10 +120,15 @@ def replaced(text: str, mark: str, table: str) -> str:
 def pages() -> dict[Path, str]:
     """The pages as they should be."""
     measurements = read(LINES)
-    study = [json.loads(text) for text in STUDY.read_text().splitlines()]
+    study, tutorial = (
+        [json.loads(text) for text in path.read_text().splitlines()] for path in (STUDY, TUTORIAL)
+    )
     tables = {
         "../README.md": {"headline": headline(study)},
-        "neighbors.md": {"engines": neighbors.table(read(ENGINES))},
+        "neighbors.md": {
+            "engines": neighbors.table(read(ENGINES)),
+            "tutorial": "\n".join([knn_tutorial.HEADER, *map(knn_tutorial.line, tutorial)]),
+        },
         "frameworks.md": {"speed": frameworks.table(read(FRAMEWORKS))},
         "relaxations.md": {"prices": prices(measurements), "learned": learned(study)},
         "benchmarks.md": {
