@@ -464,8 +464,16 @@ def test_reproduction_fills_the_tables():
         chosen = [config for name, config in runs(data, "fast") if name == "knn"]
         assert {config.method for config in chosen} == set(METHODS)
         assert {c.k for c in chosen if c.method == "neuralsort"} == set(paper.KNN_KS)
-    folders = [config.folder(name) for name, config in runs("mnist", "fast")]
-    assert len(folders) == len(set(folders))
+    for recipe in ("fast", "paper"):
+        folders = [config.folder(name) for name, config in runs("mnist", recipe)]
+        assert len(folders) == len(set(folders))
+
+
+def test_folders_say_what_is_not_as_in_the_recipe():
+    usual = KNNConfig().folder("knn").name
+    assert usual == "knn-digits-neuralsort-k9-fast-seed0"
+    short = KNNConfig(steps=50, lr=1e-5, tau=(1.0, 0.5)).folder("knn").name
+    assert short == f"{usual}-steps50-lr1e-05-tau-1-0.5"
 
 
 def test_the_command_line_trains(tmp_path, capsys):

@@ -85,21 +85,23 @@ class StudyConfig:
 
     def adjusted(self, plan: Plan) -> Plan:
         """The recipe's plan, with what the options say instead."""
-        given = {
-            name: getattr(self, name)
-            for name in ("steps", "batch", "lr", "patience")
-            if getattr(self, name) is not None
-        }
-        plan = replace(plan, **given)
+        plan = replace(plan, **self._given)
         # Short runs have a learning curve as well.
         return replace(plan, validate_every=min(plan.validate_every, -(-plan.steps // 5)))
 
+    @property
+    def _given(self) -> dict[str, Any]:
+        """What the options say in place of the recipe's plan."""
+        names = ("steps", "batch", "lr", "patience")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
     def folder(self, study: str) -> Path:
-        """Where the run is kept."""
+        """Where the run is kept: a name says what it is, and what is not as in the recipe."""
         first = f"{self.sizes[0]}{getattr(self, self.sizes[0])}"
         name = f"{study}-{self.data}-{self.method}-{first}-{self.recipe}-seed{self.seed}"
-        limit = "" if self.steps is None else f"-steps{self.steps}"
-        return self.run or Path("runs") / f"{name}{limit}"
+        changed = [f"{key}{value:g}" for key, value in self._given.items()]
+        changed += ["-".join(["tau", *(f"{tau:g}" for tau in self.tau)])] if self.tau else []
+        return self.run or Path("runs") / "-".join([name, *changed])
 
 
 @dataclass(frozen=True)

@@ -43,8 +43,7 @@ def neighbour_runs(
         config = KNNConfig(data=data, recipe=recipe, method=method, k=k)
         yield "knn", config
         if recipe == "paper":
-            run = config.folder("knn").with_name(f"{config.folder('knn').name}-slower")
-            yield "knn", replace(config, lr=1e-5, run=run)
+            yield "knn", replace(config, lr=1e-5)
 
 
 def list_runs(
@@ -65,8 +64,10 @@ def list_runs(
     yield sort("reinforce", 5)
     # How gradients vary with the temperature, in short runs at each.
     for n in (5, 15):
-        grid = SortConfig(data=data, recipe=recipe, n=n, tau=VARIANCE_TAUS, steps=VARIANCE_STEPS)
-        yield "sort", replace(grid, run=Path(f"sort-{data}-neuralsort-n{n}-{recipe}-temperatures"))
+        yield (
+            "sort",
+            SortConfig(data=data, recipe=recipe, n=n, tau=VARIANCE_TAUS, steps=VARIANCE_STEPS),
+        )
     for n in MEDIAN_LENGTHS:
         yield from (median(one, n) for one in ("constant", "neuralsort", "stochastic_neuralsort"))
     yield from (median(method, 5) for method in ("vanilla", "sinkhorn"))
