@@ -3,7 +3,6 @@
 import importlib
 import sys
 import time
-from types import TracebackType
 from typing import Any
 
 _PLAIN_SECONDS = 2.0
@@ -42,12 +41,7 @@ class Progress:
             self.bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Clears the bar."""
         if self.bar is not None:
             self.bar.stop()

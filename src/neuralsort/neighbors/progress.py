@@ -1,7 +1,6 @@
 """Progress of a training: a live line on a terminal, a plain line now and then elsewhere."""
 
 import time
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import (
@@ -52,12 +51,7 @@ class Progress:
             self.bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.bar is not None:
             self.bar.stop()
         self._say()
