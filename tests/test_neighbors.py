@@ -1,11 +1,9 @@
-"""The scikit-learn estimators: its checks, its tools, neighbours, engines, and folders."""
+"""The scikit-learn estimators: its checks, its tools, what they learn, and neighbours."""
 
 import ast
-import builtins
 import copy
 import json
 import pickle
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,7 +15,7 @@ pytest.importorskip("sklearn", reason="needs the extra `neighbors`")
 pytest.importorskip("safetensors", reason="needs the extra `neighbors`")
 
 from sklearn.base import clone
-from sklearn.datasets import load_diabetes, load_digits, load_iris, make_moons
+from sklearn.datasets import load_digits, make_moons
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
@@ -29,30 +27,10 @@ from examples import knn_tutorial
 from neuralsort.neighbors import (
     DifferentiableKNeighborsClassifier,
     DifferentiableKNeighborsRegressor,
-    Index,
-    StorageError,
     base,
     training,
 )
-from neuralsort.neighbors import search as search_room
-from neuralsort.neighbors import storage as storage_room
-
-NEEDS_FAISS = pytest.mark.skipif(not search_room.has_faiss(), reason="FAISS is not installed")
-EXACT = [
-    pytest.param("torch"),
-    pytest.param("sklearn"),
-    pytest.param("faiss", marks=NEEDS_FAISS),
-]
-IRIS = load_iris(return_X_y=True)
-DIABETES = load_diabetes(return_X_y=True)
-
-
-def classifier(**options):
-    return DifferentiableKNeighborsClassifier(**{"epochs": 3, "random_state": 0} | options)
-
-
-def regressor(**options):
-    return DifferentiableKNeighborsRegressor(**{"epochs": 3, "random_state": 0} | options)
+from tests.estimators import DIABETES, IRIS, NEEDS_FAISS, classifier, regressor
 
 
 @parametrize_with_checks(
@@ -66,8 +44,10 @@ def test_scikit_learn_checks(estimator, check):
 
 
 FILES = [
-    {"embedding", "files", "progress", "search", "voting"},
-    {"storage", "training"},
+    {"embedding", "engines", "files", "progress", "voting"},
+    {"search", "training"},
+    {"storage"},
+    {"saving"},
     {"base"},
     {"classifier", "regressor"},
 ]
@@ -75,7 +55,7 @@ FILES = [
 
 
 def test_imports_point_downwards():
-    folder = Path(search_room.__file__).parent
+    folder = Path(base.__file__).parent
     assert {path.stem for path in folder.glob("*.py")} - {"__init__"} == set().union(*FILES)
     seen = set()
     for layer, names in enumerate(FILES):
@@ -159,6 +139,20 @@ def test_progress_is_shown_when_asked_for(capsys):
     stopped = {"early_stopping": True, "patience": 1, "learning_rate": 1e-9, "verbose": 1}
     classifier(**stopped).fit(*IRIS)
     assert "1/3" in capsys.readouterr().err
+
+
+def test_transform_may_give_tables():
+    pandas = pytest.importorskip("pandas")
+    found = classifier().set_output(transform="pandas").fit(*IRIS).transform(IRIS[0])
+    assert isinstance(found, pandas.DataFrame)
+    assert found.columns[0] == "differentiablekneighborsclassifier0"
+
+
+@NEEDS_FAISS
+def test_a_faiss_estimator_survives_pickling():
+    model = classifier(index="faiss").fit(*IRIS)
+    again = pickle.loads(pickle.dumps(model))
+    assert np.array_equal(again.predict(IRIS[0]), model.predict(IRIS[0]))
 
 
 # -- what it learns --------------------------------------------------------------------------------
@@ -374,6 +368,11 @@ def test_nothing_to_learn_is_said():
         classifier(embedding=torch.nn.Identity()).fit(*IRIS)
 
 
+def test_devices_that_are_not_there_are_refused():
+    with pytest.raises(ValueError, match="device='nowhere' cannot be used here"):
+        classifier(device="nowhere").fit(*IRIS)
+
+
 def test_candidates_are_more_than_neighbours():
     with pytest.raises(ValueError, match=r"more than `n_neighbors`, got 5 and 5"):
         classifier(candidates=5).fit(*IRIS)
@@ -449,422 +448,3 @@ def test_distance_weights_at_distance_zero():
     ours = classifier(weights="distance", epochs=0).fit(X, y)
     theirs = KNeighborsClassifier(weights="distance").fit(X, y)
     np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X))
-
-
-# -- engines ---------------------------------------------------------------------------------------
-
-
-def points(n=500, d=20, seed=0, dtype=np.float64):
-    return np.random.default_rng(seed).normal(size=(n, d)).astype(dtype)
-
-
-@pytest.mark.parametrize("kind", EXACT)
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_exact_engines_give_the_same_answers(kind, dtype, monkeypatch):
-    monkeypatch.setattr(search_room, "LARGEST", 2**12)  # several blocks
-    known, asked = points(dtype=dtype), points(60, seed=1, dtype=dtype)
-    gaps = np.sqrt(((asked[:, None] - known) ** 2).sum(-1))
-    distances, indices = Index(known, kind=kind).query(asked, 7)
-    assert np.array_equal(indices, gaps.argsort(1, kind="stable")[:, :7])
-    assert distances.dtype == dtype
-    np.testing.assert_allclose(distances, np.sort(gaps, 1)[:, :7], rtol=1e-5)
-
-
-@pytest.mark.parametrize("kind", EXACT)
-def test_a_common_offset_does_not_change_neighbours(kind):
-    """In float32 the usual formula would see nothing but rounding here."""
-    known, asked = points(), points(30, seed=1)
-    expected = Index(known, kind="torch").query(asked, 5)[1]
-    assert np.array_equal(Index(known + 1e4, kind=kind).query(asked + 1e4, 5)[1], expected)
-
-
-@pytest.mark.parametrize("kind", EXACT)
-@pytest.mark.parametrize("copies", [3, 40])
-def test_equal_distances_come_in_the_order_of_the_points(kind, copies):
-    """Also where more points are equally near than an engine proposes at first."""
-    known = np.tile(points(20), (copies, 1))
-    indices = Index(known, kind=kind).query(known[:20], 3)[1]
-    assert np.array_equal(indices, np.arange(20)[:, None] + 20 * np.arange(3))
-
-
-def clusters(apart, n=600, d=20):
-    generator = np.random.default_rng(0)
-    return generator.normal(size=(n, d)) + apart * generator.choice([-1.0, 1.0], (n, 1))
-
-
-@pytest.mark.parametrize("kind", EXACT)
-@pytest.mark.parametrize(
-    "known",
-    [
-        pytest.param(clusters(1e4), id="far apart"),
-        pytest.param(np.append(clusters(0.0), np.full((1, 20), 1e8), 0), id="an outlier"),
-        pytest.param(clusters(1.0) * 1e150, id="huge"),
-        pytest.param(clusters(1.0) * 1e-150, id="tiny"),
-        pytest.param((clusters(1.0) * 1e20).astype(np.float32), id="huge for float32"),
-        pytest.param((np.round(clusters(0.0, d=2)) - 0.1) / 0.7, id="discrete"),
-        pytest.param(np.zeros((600, 3)), id="all the same"),
-    ],
-)
-def test_exact_engines_are_exact_for_awkward_points(kind, known):
-    asked = known[::7]
-    gaps = (asked[:, None] - known) / np.abs(known).max(initial=1e-300)
-    expected = np.einsum("qnd,qnd->qn", gaps, gaps).argsort(1, kind="stable")[:, :5]
-    found = Index(known, kind=kind).query(asked, 5)[1]
-    far = (
-        np.take_along_axis(gaps, expected[..., None], 1),
-        np.take_along_axis(gaps, found[..., None], 1),
-    )
-    np.testing.assert_allclose(*(np.linalg.norm(one, axis=-1) for one in far), rtol=1e-6)
-    assert np.array_equal(found, Index(known, kind="torch").query(asked, 5)[1])
-
-
-@pytest.mark.parametrize(
-    ("points", "queries", "k"),
-    [
-        (points(9, 2), np.full((1, 2), np.nan), 1),
-        (points(9, 2), points(1, 3), 1),
-        (points(9, 2), points(1, 2), 10),
-        (points(9, 2), points(1, 2), 0),
-        (points(9, 2)[0], points(1, 2), 1),
-        (np.full((3, 2), np.inf), points(1, 2), 1),
-        (np.array([["a", "b"]]), points(1, 2), 1),
-    ],
-)
-def test_an_index_checks_what_it_is_given(points, queries, k):
-    with pytest.raises(ValueError, match="Expected"):
-        Index(points).query(queries, k)
-
-
-def test_whole_numbers_are_numbers():
-    found = Index(np.arange(20).reshape(10, 2)).query(np.array([[1, 1]]), 1)
-    assert found[0].tolist() == [[1.0]]
-
-
-@NEEDS_FAISS
-@pytest.mark.parametrize(
-    ("factory", "search"), [("IVF8,Flat", "nprobe=8"), ("HNSW16", "efSearch=200")]
-)
-def test_approximate_indices_find_nearly_everything(factory, search):
-    known, asked = points(), points(60, seed=1)
-    exact = Index(known, kind="torch").query(asked, 5)[1]
-    found = Index(known, kind="faiss", factory=factory, search=search).query(asked, 5)[1]
-    assert (found == exact).mean() > 0.95
-
-
-@NEEDS_FAISS
-def test_an_index_that_looks_at_too_little_is_helped():
-    known, asked = points(), points(60, seed=1)
-    index = Index(known, kind="faiss", factory="IVF100,Flat", search="nprobe=1")
-    assert (index.engine.propose(asked.astype(np.float32), 40) < 0).any(1).all()
-    assert np.array_equal(index.query(asked, 40)[1], Index(known, kind="torch").query(asked, 40)[1])
-
-
-@NEEDS_FAISS
-@pytest.mark.parametrize(
-    ("factory", "search", "message"),
-    [
-        ("Nonsense", "", r"does not understand index_factory='Nonsense' for 4 features.*Flat"),
-        ("Flat", "nprobe=4", r"'Flat' does not take index_search='nprobe=4'.*nprobe.*nothing"),
-        ("IVF4,Flat", "nprob=4", r"does not take index_search='nprob=4'"),
-    ],
-)
-def test_faiss_says_what_it_does_not_know_before_training(factory, search, message):
-    model = classifier(index="faiss", index_factory=factory, index_search=search, epochs=10**9)
-    with pytest.raises(ValueError, match=message) as found:
-        model.fit(*IRIS)
-    assert "/faiss/" not in str(found.value)  # where in its source
-
-
-@NEEDS_FAISS
-def test_faiss_says_what_it_cannot_build():
-    with pytest.raises(ValueError, match=r"could not build 'IVF999,Flat' of 500 points.*Flat"):
-        Index(points(), kind="faiss", factory="IVF999,Flat")
-
-
-@pytest.mark.parametrize("kind", ["torch", "sklearn"])
-def test_options_of_faiss_are_its_own(kind):
-    with pytest.raises(ValueError, match=r"takes no index_factory.*'HNSW32'.*index=\"faiss\""):
-        classifier(index=kind, index_factory="HNSW32").fit(*IRIS)
-
-
-def test_without_faiss(monkeypatch):
-    original = builtins.__import__
-
-    def missing(name, *arguments, **options):
-        if name == "faiss":
-            raise ImportError(name)
-        return original(name, *arguments, **options)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
-    assert isinstance(Index(points()).engine, search_room.TorchEngine)
-    with pytest.raises(ImportError, match=r"pip install faiss-cpu.*torch"):
-        Index(points(), kind="faiss")
-
-
-def test_unknown_engines_are_refused():
-    with pytest.raises(ValueError, match="auto, faiss, sklearn, torch"):
-        Index(points(), kind="annoy")
-
-
-@NEEDS_FAISS
-def test_a_faiss_estimator_survives_pickling():
-    model = classifier(index="faiss").fit(*IRIS)
-    again = pickle.loads(pickle.dumps(model))
-    assert np.array_equal(again.predict(IRIS[0]), model.predict(IRIS[0]))
-
-
-# -- folders ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", EXACT)
-def test_a_saved_classifier_is_the_same(tmp_path, kind):
-    X, y = IRIS
-    model = classifier(index=kind, weights="distance", n_neighbors=3).fit(X, y.astype(str))
-    model.save(tmp_path / "model")
-    again = DifferentiableKNeighborsClassifier.load(tmp_path / "model")
-    assert again.get_params() == model.get_params()
-    assert np.array_equal(again.predict_proba(X), model.predict_proba(X))
-    assert again.predict(X).dtype == model.predict(X).dtype
-    assert again.n_features_in_ == 4
-    names = {path.name.split("-")[-1] for path in (tmp_path / "model").glob("[!.]*")}
-    engine = {"index.faiss"} if kind == "faiss" else set()
-    assert names == {"estimator.json", "tensors.safetensors"} | engine
-
-
-@NEEDS_FAISS
-@pytest.mark.parametrize("factory", ["IVF8,Flat", "HNSW16"])
-def test_an_approximate_index_is_saved_as_it_is(tmp_path, factory):
-    X, y = IRIS
-    search = "nprobe=2" if "IVF" in factory else "efSearch=20"
-    model = classifier(index="faiss", index_factory=factory, index_search=search).fit(X, y)
-    assert model.score(X, y) > 0.9
-    model.save(tmp_path)
-    again = DifferentiableKNeighborsClassifier.load(tmp_path)
-    assert not again._index.engine.exact
-    assert np.array_equal(again.kneighbors(X)[1], model.kneighbors(X)[1])
-
-
-@NEEDS_FAISS
-@pytest.mark.parametrize("kind", ["auto", "faiss"])
-def test_a_folder_with_an_index_goes_where_there_is_no_faiss(tmp_path, monkeypatch, kind):
-    X, y = IRIS
-    model = classifier(index=kind).fit(X, y)
-    expected = model.predict_proba(X)
-    model.save(tmp_path)
-    monkeypatch.setitem(sys.modules, "faiss", None)
-    if kind == "auto":
-        again = DifferentiableKNeighborsClassifier.load(tmp_path)
-        assert np.array_equal(again.predict_proba(X), expected)
-    else:
-        with pytest.raises(ImportError, match="pip install faiss-cpu"):
-            DifferentiableKNeighborsClassifier.load(tmp_path)
-
-
-def test_names_of_features_and_shared_parameters_are_saved(tmp_path):
-    pandas = pytest.importorskip("pandas")
-    X, y = IRIS
-    table = pandas.DataFrame(X, columns=list("abcd"))
-    square = torch.nn.Linear(4, 4)
-    network = torch.nn.Sequential(square, torch.nn.ReLU(), square)
-    model = classifier(embedding=network).fit(table, y)
-    model.save(tmp_path)
-    again = DifferentiableKNeighborsClassifier.load(tmp_path, embedding=network)
-    assert again.feature_names_in_.tolist() == list("abcd")
-    assert np.array_equal(again.predict_proba(table), model.predict_proba(table))
-    with pytest.raises(ValueError, match="feature names"):
-        again.predict(table[list("dcba")])
-
-
-def test_transform_may_give_tables():
-    pandas = pytest.importorskip("pandas")
-    found = classifier().set_output(transform="pandas").fit(*IRIS).transform(IRIS[0])
-    assert isinstance(found, pandas.DataFrame)
-    assert found.columns[0] == "differentiablekneighborsclassifier0"
-
-
-def test_a_saved_regressor_is_the_same(tmp_path):
-    X, y = DIABETES
-    model = regressor(weights="distance").fit(X.astype(np.float32), y)
-    model.save(tmp_path)
-    again = DifferentiableKNeighborsRegressor.load(tmp_path)
-    assert np.array_equal(again.predict(X), model.predict(X))
-
-
-def test_an_embedding_of_your_own_is_passed_again(tmp_path):
-    X, y = IRIS
-    model = classifier(embedding=torch.nn.Linear(4, 3)).fit(X, y)
-    model.save(tmp_path)
-    again = DifferentiableKNeighborsClassifier.load(tmp_path, embedding=torch.nn.Linear(4, 3))
-    assert np.array_equal(again.transform(X), model.transform(X))
-    with pytest.raises(StorageError, match=r"embedding of your own.*embedding=\.\.\."):
-        DifferentiableKNeighborsClassifier.load(tmp_path)
-    others = torch.nn.Linear(4, 2), torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh())
-    for other in others:
-        with pytest.raises(StorageError, match=r"not the network that was saved.*architecture"):
-            DifferentiableKNeighborsClassifier.load(tmp_path, embedding=other)
-
-
-def test_another_network_of_the_same_parameters_is_refused(tmp_path):
-    layer = torch.nn.Linear(4, 3)
-    classifier(embedding=torch.nn.Sequential(layer, torch.nn.ReLU())).fit(*IRIS).save(tmp_path)
-    with pytest.raises(StorageError, match=r"first training point elsewhere"):
-        DifferentiableKNeighborsClassifier.load(
-            tmp_path, embedding=torch.nn.Sequential(layer, torch.nn.Tanh())
-        )
-
-
-def test_what_was_fitted_is_saved_whatever_the_parameters_say_now(tmp_path):
-    X, y = IRIS
-    model = classifier(epochs=1).fit(X, y).set_params(embedding=torch.nn.Linear(4, 3))
-    model.save(tmp_path)
-    again = DifferentiableKNeighborsClassifier.load(tmp_path)
-    assert np.array_equal(again.transform(X), model.transform(X))
-
-
-class Shorter(torch.nn.Module):
-    """A network with nothing but a buffer, whose results have another precision."""
-
-    def __init__(self, dtype):
-        super().__init__()
-        self.dtype = dtype
-        self.register_buffer("weight", torch.arange(8.0).view(4, 2) / 8)
-
-    def forward(self, x):
-        return (x @ self.weight).to(self.dtype)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_any_precision_is_asked_in_any_other(tmp_path, dtype):
-    X, y = IRIS
-    model = classifier(embedding=Shorter(dtype), epochs=0).fit(X, y)
-    model.save(tmp_path)
-    again = DifferentiableKNeighborsClassifier.load(tmp_path, embedding=Shorter(dtype))
-    assert np.array_equal(again.transform(X), model.transform(X))
-    assert np.array_equal(again.predict(X.astype(np.float32)), model.predict(X.astype(np.float32)))
-
-
-def test_a_folder_is_the_old_or_the_new_estimator(tmp_path, monkeypatch):
-    """Killed between any two of its files, a save leaves what was there."""
-    X, y = IRIS
-    old, new = classifier(epochs=0).fit(X, y), classifier(epochs=1, n_neighbors=1).fit(X, y)
-    old.save(tmp_path)
-    whole = len(list(tmp_path.glob("[!.]*")))
-    (tmp_path / f".{'0' * 16}-tensors.safetensors.draft").touch()  # somebody was killed
-    write = storage_room.replace
-
-    def dying_after(count):
-        left = iter(range(count))
-
-        def replace(path, content):
-            if next(left, None) is None:
-                raise KeyboardInterrupt
-            write(path, content)
-
-        return replace
-
-    for count in range(whole):
-        monkeypatch.setattr(storage_room, "replace", dying_after(count))
-        with pytest.raises(KeyboardInterrupt):
-            new.save(tmp_path)
-        again = DifferentiableKNeighborsClassifier.load(tmp_path)
-        assert np.array_equal(again.predict_proba(X), old.predict_proba(X))
-    monkeypatch.setattr(storage_room, "replace", dying_after(whole))
-    new.save(tmp_path)
-    again = DifferentiableKNeighborsClassifier.load(tmp_path)
-    assert np.array_equal(again.predict_proba(X), new.predict_proba(X))
-    assert len(list(tmp_path.glob("[!.]*"))) == whole
-    assert not list(tmp_path.glob(".*draft"))
-
-
-def test_many_may_save_and_load_at_once(tmp_path):
-    X, y = IRIS
-    models = [classifier(epochs=0, n_neighbors=k).fit(X * k, y) for k in (1, 3)]
-    known = [model.predict_proba(X).tolist() for model in models]
-    models[0].save(tmp_path)
-
-    def save(model):
-        for _ in range(20):
-            model.save(tmp_path)
-
-    def load(_):
-        for _ in range(20):
-            again = DifferentiableKNeighborsClassifier.load(tmp_path)
-            assert again.predict_proba(X).tolist() in known
-
-    with ThreadPoolExecutor(4) as pool:
-        jobs = [pool.submit(save, model) for model in models]
-        jobs += [pool.submit(load, None) for _ in range(2)]
-        for job in jobs:
-            job.result()
-
-
-def test_a_file_is_no_folder(tmp_path):
-    (tmp_path / "model").write_text("mine")
-    with pytest.raises(StorageError, match="is a file"):
-        classifier(epochs=0).fit(*IRIS).save(tmp_path / "model")
-    assert (tmp_path / "model").read_text() == "mine"
-
-
-def test_only_fitted_estimators_are_saved(tmp_path):
-    with pytest.raises(NotFittedError):
-        classifier().save(tmp_path)
-
-
-CHANGES = {
-    "no classes": {"classes": None},
-    "no history": {"history": None, "input_shape": None},
-    "no files": {"files": {}},
-    "files in a list": {"files": [1]},
-    "another dtype": {"dtype": "object"},
-    "a function for a dtype": {"dtype": "load"},
-    "an unknown parameter": {"parameters": {"index": "torch", "metric": "cosine"}},
-    "no parameters": {"parameters": 3},
-    "no shape": {"input_shape": []},
-    "a negative shape": {"input_shape": [-1]},
-}
-
-
-def damage(folder, kind):
-    facts, (tensors,) = folder / "estimator.json", folder.glob("*-tensors.safetensors")
-    if kind == "empty":
-        for path in folder.iterdir():
-            path.unlink()
-    elif kind == "facts cut":
-        facts.write_text(facts.read_text()[:50])
-    elif kind == "tensors cut":
-        tensors.write_bytes(tensors.read_bytes()[:-10])
-    elif kind == "tensors gone":
-        tensors.unlink()
-    elif kind == "foreign":
-        facts.write_text(json.dumps({"model": "something else"}))
-    elif kind in CHANGES:
-        facts.write_text(json.dumps(json.loads(facts.read_text()) | CHANGES[kind]))
-    elif kind == "not a mapping":
-        facts.write_text("[1, 2]")
-
-
-@pytest.mark.parametrize(
-    ("kind", "message"),
-    [
-        ("empty", r"no saved estimator.*estimator\.json"),
-        ("facts cut", r"estimator\.json is damaged"),
-        ("tensors cut", r"tensors\.safetensors is missing, truncated"),
-        ("tensors gone", r"tensors\.safetensors is missing, truncated"),
-        ("foreign", r"not in the format.*got None"),
-        *((kind, r"estimator\.json is damaged, or of another version") for kind in CHANGES),
-        ("not a mapping", r"not in the format.*got 'list'"),
-    ],
-)
-def test_damaged_folders_are_refused(tmp_path, kind, message):
-    classifier(epochs=0).fit(*IRIS).save(tmp_path)
-    damage(tmp_path, kind)
-    with pytest.raises(StorageError, match=message):
-        DifferentiableKNeighborsClassifier.load(tmp_path)
-
-
-def test_the_other_estimator_is_refused(tmp_path):
-    classifier(epochs=0).fit(*IRIS).save(tmp_path)
-    with pytest.raises(StorageError, match=r"holds a DifferentiableKNeighborsClassifier"):
-        DifferentiableKNeighborsRegressor.load(tmp_path)
-    with pytest.raises(StorageError, match=r"default embedding\. Load it without"):
-        DifferentiableKNeighborsClassifier.load(tmp_path, embedding=torch.nn.Identity())

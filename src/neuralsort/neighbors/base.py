@@ -6,7 +6,6 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from functools import partial
 from numbers import Integral, Real
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,10 +24,11 @@ from torch import Tensor, nn
 
 from neuralsort.torch.nn import DifferentiableKNN
 
-from . import storage
-from .embedding import ResidualMLP
+from .embedding import ResidualMLP, available, embedded, embedded_features
+from .engines import KINDS, FaissEngine, chosen_kind
 from .progress import Progress
-from .search import KINDS, FaissEngine, Index, chosen_kind
+from .saving import Saved
+from .search import Index
 from .training import OPTIMIZERS, Batch, Schedule, train
 from .voting import WEIGHTS
 
@@ -36,7 +36,9 @@ _SEEDED = threading.Lock()
 """Held while torch's global generator is a fit's own."""
 
 
-class DifferentiableKNeighbors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class DifferentiableKNeighbors(
+    Saved, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
+):
     """What classifier and regressor share: everything but the targets."""
 
     n_features_in_: int
@@ -124,8 +126,7 @@ class DifferentiableKNeighbors(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         """
         new = copy.copy(self)  # interrupted, this one stays what it was
         new._fit(X, y)
-        vars(self).clear()
-        vars(self).update(vars(new))
+        self.__dict__ = vars(new)
         return self
 
     def _fit(self, X: Any, y: Any) -> None:  # noqa: N803
@@ -144,15 +145,15 @@ class DifferentiableKNeighbors(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         points = _tensor(X)
         self._dtype = points.dtype
         self._first = points[:1].clone()
-        device = torch.device(self.device)
+        device = available(self.device)
         with _SEEDED, torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(seed)
             self.embedding_ = self._network(points.shape[1])
             if self.embedding is None:
                 self.embedding_.standardize(points.to(self.device))
-            width = self._probed(points[:2]).shape[1]
+            features = embedded_features(self.embedding_, points[:2].to(self.device))
             if chosen_kind(self.index, self.index_factory, self.index_search) == "faiss":
-                FaissEngine.empty(width, self.index_factory, self.index_search)
+                FaissEngine.empty(features, self.index_factory, self.index_search)
             self.history_ = self._train(points, _tensor(self._targets), seed)
         self._indexed(self._embed(points))
 
@@ -172,29 +173,6 @@ class DifferentiableKNeighbors(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         if self.embedding is None:
             return ResidualMLP(features).to(self.device, self._dtype)
         return copy.deepcopy(self.embedding).to(self.device, self._dtype)
-
-    def _probed(self, points: Tensor) -> Tensor:
-        """Embeddings of a few points, flattened; before anything is trained.
-
-        Raises:
-            ValueError: If the embedding does not take the points, or gives no tensor with a row
-                for each.
-        """
-        try:
-            with torch.no_grad():
-                found = self.embedding_.eval()(points.to(self.device, copy=True))
-        except (RuntimeError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"`embedding` does not take points of shape {tuple(points.shape)}: {error}. Give a "
-                "module from (m, ...) to (m, d)."
-            ) from error
-        if not isinstance(found, Tensor) or found.dim() < 2 or len(found) != len(points):
-            came = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-            raise ValueError(
-                f"`embedding` must give a tensor (m, d), got {came} for points of shape "
-                f"{tuple(points.shape)}. Give a module with one row for each point."
-            )
-        return found.flatten(1)
 
     def _train(self, points: Tensor, targets: Tensor, seed: int) -> list[dict[str, float]]:
         spare_points, spare_targets = points[:0], targets[:0]
@@ -311,23 +289,8 @@ class DifferentiableKNeighbors(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             distances, indices = self._index.query(self.transform(X), int(k))
         return (distances, indices) if return_distance else indices
 
-    @torch.no_grad()
     def _embed(self, points: Tensor) -> np.ndarray:
-        """Embeddings, in the precision that the network was fitted in."""
-        network = self.embedding_.eval()
-        parts = [  # of copies: the network may write to what it is given
-            network(part.to(self.device, self._dtype, copy=True)).flatten(1).cpu()
-            for part in points.split(1024)
-        ]
-        found = torch.cat(parts)
-        if found.dtype.itemsize < 4:
-            found = found.float()
-        if not found.isfinite().all():
-            raise ValueError(
-                "The embedding of some points is not finite. If training diverged, lower "
-                "`learning_rate`; else see what `embedding` does to these points."
-            )
-        return found.numpy()
+        return embedded(self.embedding_, points, self.device, self._dtype)
 
     @abstractmethod
     def _encode(self, y: np.ndarray) -> np.ndarray:
@@ -344,101 +307,6 @@ class DifferentiableKNeighbors(ClassNamePrefixFeaturesOutMixin, TransformerMixin
     @abstractmethod
     def _score_of(self, answer: np.ndarray, wanted: np.ndarray) -> float:
         """How good answers are; larger is better."""
-
-    # -- storage -----------------------------------------------------------------------------------
-
-    def save(self, path: str | Path) -> None:
-        """Writes the fitted estimator into a folder: JSON, safetensors and the index, no pickle.
-
-        The architecture of an embedding of your own is code, and is not saved: pass it to `load`.
-        Nor is a `random_state` that is not a number.
-
-        Raises:
-            StorageError: If there is a file in place of the folder.
-        """
-        check_is_fitted(self, "embedding_")
-        if Path(path).is_file():
-            raise storage.StorageError(f"{path} is a file. Give a folder to save to.")
-        parameters = self.get_params(deep=False)
-        parameters.pop("embedding")
-        if not isinstance(self.random_state, Integral | None):
-            parameters["random_state"] = None
-        plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in parameters.items()}
-        facts = {
-            "class": type(self).__name__,
-            "parameters": plain,
-            "default_embedding": type(self.embedding_) is ResidualMLP,
-            "input_shape": list(self._input_shape),
-            "history": self.history_,
-            "dtype": str(self._dtype).removeprefix("torch."),
-        } | self._facts()
-        if hasattr(self, "feature_names_in_"):
-            facts["feature_names_in"] = self.feature_names_in_.tolist()
-        tensors = {f"embedding.{k}": v for k, v in self.embedding_.state_dict().items()}
-        tensors["first"] = self._first
-        tensors["points"] = torch.from_numpy(self._index.points)
-        tensors["targets"] = torch.from_numpy(self._targets)
-        engine = self._index.engine
-        storage.write(
-            Path(path), facts, tensors, engine if isinstance(engine, FaissEngine) else None
-        )
-
-    @classmethod
-    def load(cls, path: str | Path, *, embedding: nn.Module | None = None) -> Any:
-        """Reads what `save` wrote.
-
-        Args:
-            path: The folder.
-            embedding: A network of the saved architecture, if it was not the default one; its
-                parameters are replaced in a copy.
-
-        Raises:
-            StorageError: If the folder is something else, damaged, or of another estimator.
-        """
-        with storage.reading(Path(path)):
-            return cls._from(Path(path), embedding)
-
-    @classmethod
-    def _from(cls, path: Path, embedding: nn.Module | None) -> Any:
-        facts, tensors, engine = storage.read(path)
-        if facts["class"] != cls.__name__:
-            raise storage.StorageError(
-                f"{path} holds a {facts['class']}, not a {cls.__name__}. Load it with that class."
-            )
-        if facts["default_embedding"] != (embedding is None):
-            raise storage.StorageError(
-                f"{path} was saved with the default embedding. Load it without one."
-                if facts["default_embedding"]
-                else f"{path} was saved with an embedding of your own, whose code is not saved. "
-                "Pass a network of the same architecture, `load(path, embedding=...)`."
-            )
-        self = cls(embedding=embedding, **facts["parameters"])
-        self._input_shape = tuple(facts["input_shape"])
-        self.n_features_in_ = self._input_shape[0]
-        if "feature_names_in" in facts:
-            self.feature_names_in_ = np.array(facts["feature_names_in"], dtype=object)
-        self.history_ = facts["history"]
-        self._dtype = getattr(torch, facts["dtype"])
-        self.embedding_ = self._network(self.n_features_in_)
-        start = "embedding."
-        storage.same_parameters(
-            self.embedding_,
-            {k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)},
-        )
-        self._targets = tensors["targets"].numpy()
-        self.n_samples_fit_ = len(self._targets)
-        self._restore(facts)
-        self._indexed(tensors["points"].numpy(), engine)
-        self._first = tensors["first"]
-        storage.same_points(self._index.points, self._targets, self._embed(self._first))
-        return self
-
-    def _facts(self) -> dict[str, Any]:
-        """What a saved estimator needs besides."""
-        return {}
-
-    def _restore(self, facts: dict[str, Any]) -> None:
-        """Takes back what `_facts` gave."""
 
 
 def _tensor(array: np.ndarray) -> Tensor:

@@ -14,8 +14,9 @@ from filelock import FileLock
 from safetensors import SafetensorError
 from torch import Tensor
 
+from .engines import FaissEngine, has_faiss
 from .files import replace
-from .search import FaissEngine, has_faiss
+from .search import Index
 
 FORMAT = "neuralsort.neighbors/1"
 FACTS, TENSORS, INDEX = "estimator.json", "tensors.safetensors", "index.faiss"
@@ -159,20 +160,23 @@ def array_from_json(value: dict[str, Any]) -> np.ndarray:
     return np.array(value["values"], dtype=value["dtype"])
 
 
-def same_points(points: np.ndarray, targets: np.ndarray, first: np.ndarray) -> None:
+def same_points(index: Index, targets: np.ndarray, first: np.ndarray) -> None:
     """Sees to it that points, targets and embedding belong together.
 
     Args:
-        points: `(n, d)`. Indexed.
+        index: Of n points.
         targets: `(n, ...)`.
         first: `(1, d)`. The first point, embedded again.
 
     Raises:
         StorageError: If they do not.
     """
-    if points.ndim != 2 or len(points) != len(targets):
+    points = index.points
+    indexed = index.engine.shape if isinstance(index.engine, FaissEngine) else points.shape
+    if len(points) != len(targets) or points.shape != indexed:
         raise StorageError(
-            f"There are {points.shape} points and {targets.shape} targets. Save again."
+            f"There are points {points.shape}, of which {indexed} are indexed, and targets "
+            f"{targets.shape}. Save again."
         )
     if not np.allclose(points[:1], first, rtol=1e-3, atol=1e-3 * np.abs(points).max()):
         raise StorageError(
