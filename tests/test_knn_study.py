@@ -16,7 +16,17 @@ import torch
 pytest.importorskip("lightning_fabric", reason="needs the extra `experiments`")
 
 import neuralsort.torch as ns
-from neuralsort.experiments import cli, embeddings, images, knn, paper, report, sources, tables
+from neuralsort.experiments import (
+    cli,
+    embeddings,
+    figures,
+    images,
+    knn,
+    paper,
+    report,
+    sources,
+    tables,
+)
 from neuralsort.experiments.checkpoint import CheckpointError
 from neuralsort.experiments.data import SPLITS
 from neuralsort.experiments.images import Augmentation, Images, load_images
@@ -417,6 +427,21 @@ def test_report_shows_tables_and_figures(finished, tmp_path):
         assert text in page
     drawn = {path.name for path in (tmp_path / "figures").iterdir()}
     assert {"knn-projection-digits-fast.png", "knn-neighbours-digits-fast.png"} <= drawn
+
+
+def test_figures_name_what_labels_stand_for(finished, tmp_path, monkeypatch):
+    _, lines = finished
+    line = lines["neuralsort", "fast"]
+    drawn = []
+    monkeypatch.setattr(figures, "_save", lambda figure, path: drawn.append(figure) or path)
+    figures.neighbours(line | {"data": "cifar10"}, tmp_path)
+    figures.projection(line | {"data": "fashion-mnist"}, tmp_path)
+    queries, plane = drawn
+    label = line["extras"]["queries"][0]["label"]
+    animals = ["airplane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+    assert queries.axes[0].get_xlabel() == f"query: {animals[label]}"
+    clothes = [text.get_text() for text in plane.axes[1].get_legend().get_texts()]
+    assert (len(clothes), clothes[0], clothes[-1]) == (10, "T-shirt", "boot")
 
 
 def test_the_table_takes_the_k_that_validation_likes():

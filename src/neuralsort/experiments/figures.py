@@ -22,6 +22,16 @@ CHOSEN = {
     "median": ("mse", "mean squared error"),
     "knn": ("accuracy", "accuracy"),
 }
+CLASSES = {
+    "fashion-mnist": (
+        "T-shirt", "trousers", "pullover", "dress", "coat",
+        "sandal", "shirt", "sneaker", "bag", "boot",
+    ),
+    "cifar10": (
+        "airplane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
+    ),
+}  # fmt: skip
+"""What labels stand for, where they are not digits."""
 
 
 def learning_curves(lines: Sequence[Line], study: str, path: Path) -> Path | None:
@@ -161,14 +171,13 @@ def projection(line: Line, path: Path) -> Path:
             mine = [i for i, one in enumerate(kept["labels"]) if one == label]
             axes.scatter([x[i] for i in mine], [y[i] for i in mine], s=4, color=colour)
         axes.set(title=f"{when} training", xticks=[], yticks=[])
-    names = [str(label) for label in range(len(COLOURS))]
-    panels[1].legend(names, markerscale=3, fontsize=7, bbox_to_anchor=(1, 1))
+    panels[1].legend(_classes(line), markerscale=3, fontsize=7, bbox_to_anchor=(1, 1))
     return _save(figure, path)
 
 
 def neighbours(line: Line, path: Path) -> Path:
     """Test images, each with its nearest training images: green where the label is the same."""
-    shown = line["extras"]["queries"]
+    shown, classes = line["extras"]["queries"], _classes(line)
     columns = 1 + len(shown[0]["neighbours"])
     figure, grid = plt.subplots(
         len(shown),
@@ -178,11 +187,17 @@ def neighbours(line: Line, path: Path) -> Path:
         squeeze=False,
     )
     for row, query in zip(grid, shown, strict=True):
-        _draw_image(row[0], query["image"], f"query: {query['label']}", "black")
+        _draw_image(row[0], query["image"], f"query: {classes[query['label']]}", "black")
         for axes, one in zip(row[1:], query["neighbours"], strict=True):
             same = one["label"] == query["label"]
-            _draw_image(axes, one["image"], str(one["label"]), "green" if same else "red")
+            colour = "green" if same else "red"
+            _draw_image(axes, one["image"], classes[one["label"]], colour)
     return _save(figure, path)
+
+
+def _classes(line: Line) -> Sequence[str]:
+    """The name of every label."""
+    return CLASSES.get(line["data"], "0123456789")
 
 
 def _draw_image(axes: Axes, image: str, text: str, colour: str) -> None:

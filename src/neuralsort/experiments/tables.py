@@ -244,6 +244,7 @@ def runs_table(lines: Sequence[Line]) -> Table:
             steps += f" (limited; the recipe has {line['config']['steps_of_recipe']:,})"
         cells = [
             f"{line['study']}, {name(line['method'])}",
+            line["data"],
             size(line) if "n" in line or sorts else "-",
             line["recipe"],
             str(line["seed"]),
@@ -255,7 +256,19 @@ def runs_table(lines: Sequence[Line]) -> Table:
             (line["commit"] or "released")[:7],
         ]
         rows.append([[cell] for cell in cells])
-    header = ["run", "size", "recipe", "seed", "tau", "steps", "batch", "time", "machine", "commit"]
+    header = [
+        "run",
+        "data",
+        "size",
+        "recipe",
+        "seed",
+        "tau",
+        "steps",
+        "batch",
+        "time",
+        "machine",
+        "commit",
+    ]
     note = "Time includes validation, over all temperatures tried and all sittings."
     return Table("All runs", note, header, rows)
 
