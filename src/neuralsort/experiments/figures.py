@@ -171,13 +171,14 @@ def projection(line: Line, path: Path) -> Path:
             mine = [i for i, one in enumerate(kept["labels"]) if one == label]
             axes.scatter([x[i] for i in mine], [y[i] for i in mine], s=4, color=colour)
         axes.set(title=f"{when} training", xticks=[], yticks=[])
-    panels[1].legend(_classes(line), markerscale=3, fontsize=7, bbox_to_anchor=(1, 1))
+    names = [_class_name(line, label) for label in range(len(COLOURS))]
+    panels[1].legend(names, markerscale=3, fontsize=7, bbox_to_anchor=(1, 1))
     return _save(figure, path)
 
 
 def neighbours(line: Line, path: Path) -> Path:
     """Test images, each with its nearest training images: green where the label is the same."""
-    shown, classes = line["extras"]["queries"], _classes(line)
+    shown = line["extras"]["queries"]
     columns = 1 + len(shown[0]["neighbours"])
     figure, grid = plt.subplots(
         len(shown),
@@ -187,17 +188,17 @@ def neighbours(line: Line, path: Path) -> Path:
         squeeze=False,
     )
     for row, query in zip(grid, shown, strict=True):
-        _draw_image(row[0], query["image"], f"query: {classes[query['label']]}", "black")
+        asked = _class_name(line, query["label"])
+        _draw_image(row[0], query["image"], f"query: {asked}", "black")
         for axes, one in zip(row[1:], query["neighbours"], strict=True):
             same = one["label"] == query["label"]
-            colour = "green" if same else "red"
-            _draw_image(axes, one["image"], classes[one["label"]], colour)
+            known = _class_name(line, one["label"])
+            _draw_image(axes, one["image"], known, "green" if same else "red")
     return _save(figure, path)
 
 
-def _classes(line: Line) -> Sequence[str]:
-    """The name of every label."""
-    return CLASSES.get(line["data"], "0123456789")
+def _class_name(line: Line, label: int) -> str:
+    return CLASSES[line["data"]][label] if line["data"] in CLASSES else str(label)
 
 
 def _draw_image(axes: Axes, image: str, text: str, colour: str) -> None:
