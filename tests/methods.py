@@ -163,7 +163,7 @@ def every_form(law: str | None = None) -> pytest.MarkDecorator:
 @contextmanager
 def in_form(form: str) -> Iterator[None]:
     """Makes lists of every length dense, or none."""
-    lazy = importlib.import_module("neuralsort.torch.relaxations.lazy")
+    lazy = importlib.import_module("neuralsort.torch.relaxations.scored")
     before = lazy.LONGEST_DENSE
     lazy.LONGEST_DENSE = LONGEST_DENSE[form]
     try:

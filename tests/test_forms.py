@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 import neuralsort.torch as ns
-from neuralsort.torch.relaxations import bands
+from neuralsort.torch.relaxations.engine import bands
 from tests.conftest import (
     DTYPES,
     GRADIENT_RTOL,
@@ -395,7 +395,7 @@ def test_what_float32_skips_is_at_most_certified(method, tau, monkeypatch):
 
     What a row skips on one side is missing from the indicator of the items on that side.
     """
-    monkeypatch.setitem(bands.ACCURACY, torch.float64, bands.ACCURACY[torch.float32])
+    monkeypatch.setitem(bands.TOLERANCE, torch.float64, bands.TOLERANCE[torch.float32])
     scores = torch.randn(3000, dtype=torch.float64)
     steps = steps_at_every_fiftieth_place(scores)
     with in_form("dense"):
@@ -427,7 +427,7 @@ def test_what_is_skipped_is_certified_for_the_worst_scores(method, dtype, monkey
 
     The loners fill blocks of rows of their own, so that no row of the crowd widens their window.
     """
-    monkeypatch.setitem(bands.ACCURACY, torch.float64, bands.ACCURACY[dtype])
+    monkeypatch.setitem(bands.TOLERANCE, torch.float64, bands.TOLERANCE[dtype])
     n, loners = 4096, 64
     for depth in torch.linspace(5, 45, 41).tolist():
         scores = torch.zeros(n, dtype=torch.float64)
@@ -589,19 +589,3 @@ def test_memory_is_linear_for_every_request():
         ask(ns.neuralsort(scores, tau=0.1)).square().sum().backward()
 """
     assert peak_memory(100_000, requests) < 2**28
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_interpolation_errs_by_less_than_the_tolerance(dtype):
-    """The bound behind the number of Chebyshev rows, for a million items and any gaps.
-
-    A column at exponent a = |2 r d| errs by at most 4 times the sum of I_k(a) from k = nodes on.
-    Beyond the block's neighbourhood its weight has fallen by twice what a exceeds the reach; and a
-    column never counts for more than its own share of the row, which is at least exp(-a) of it.
-    """
-    accuracy = bands.ACCURACY[dtype]
-    a = np.linspace(0.01, 120.0, 12_000)
-    orders = range(accuracy.nodes, accuracy.nodes + 100)
-    error = 4 * sum(scipy.special.iv(k, a) for k in orders)
-    crowd = 1e6 * error * np.exp(-2 * np.clip(a - accuracy.reach, 0.0, None))
-    assert np.minimum(crowd, error * np.exp(a)).max() < accuracy.tol

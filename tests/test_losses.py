@@ -563,7 +563,7 @@ def test_the_matrix_is_never_written_for_long_lists(loss, monkeypatch):
     def refuse(self):
         raise AssertionError("wrote the matrix")
 
-    lazy = __import__("neuralsort.torch.relaxations.lazy", fromlist=["lazy"])
+    lazy = __import__("neuralsort.torch.relaxations.scored", fromlist=["scored"])
     monkeypatch.setattr(lazy.ScorePermutation, "_matrix", refuse)
     scores, other = example(loss, 3000)
     scores = scores.float().requires_grad_()

@@ -1,6 +1,7 @@
 """Relaxed permutations: the lazy operator that everything else consumes."""
 
-from typing import Any
+from abc import ABC, abstractmethod
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -29,13 +30,14 @@ class _Operator:
         return NotImplemented
 
 
-class RelaxedPermutation(_Operator):
+class RelaxedPermutation(_Operator, ABC):
     r"""A row-stochastic `(..., n, n)` that relaxes a permutation: row = position, column = item.
 
     `P @ X` weighs the items `X` for every position, largest first; its hard counterpart is
     `X[permutation]`. The class is a lazy linear operator: relaxations of scores multiply without
     writing the matrix down when lists are long. Make one with a relaxation such as
-    `neuralsort(scores)`, or wrap any matrix with `RelaxedPermutation.from_dense(matrix)`.
+    `neuralsort(scores)`, or wrap any matrix with `RelaxedPermutation.from_dense(matrix)`; the class
+    itself is abstract.
 
     Example:
         >>> P = RelaxedPermutation.from_dense(torch.tensor([[0.1, 0.9], [0.8, 0.2]]))
@@ -44,10 +46,6 @@ class RelaxedPermutation(_Operator):
         >>> P.permutation()
         tensor([1, 0])
     """
-
-    def __init__(self, matrix: Tensor, perm: Tensor | None = None) -> None:
-        self._dense = matrix
-        self._perm = perm
 
     @classmethod
     def from_dense(cls, matrix: Tensor) -> "RelaxedPermutation":
@@ -69,35 +67,36 @@ class RelaxedPermutation(_Operator):
             >>> RelaxedPermutation.from_dense(torch.eye(3)).shape
             torch.Size([3, 3])
         """
-        return RelaxedPermutation(_checks.matrix(matrix))
+        return DensePermutation(_checks.matrix(matrix))
 
     # -- what it is ------------------------------------------------------------------------------
 
     @property
+    @abstractmethod
     def shape(self) -> torch.Size:
         """`(..., n, n)`, or `(..., k, n)` after `top(k)`."""
-        return self._dense.shape
 
     @property
+    @abstractmethod
     def dtype(self) -> torch.dtype:
         """The dtype of the scores, and of what comes out."""
-        return self._dense.dtype
 
     @property
+    @abstractmethod
     def device(self) -> torch.device:
         """Where it lives."""
-        return self._dense.device
 
     def __repr__(self) -> str:
         """Kind, shape, dtype."""
         return f"RelaxedPermutation({self._kind()}, shape={tuple(self.shape)}, dtype={self.dtype})"
 
+    @abstractmethod
     def _kind(self) -> str:
-        return "dense"
+        """What it says of itself in its repr."""
 
+    @abstractmethod
     def _matrix(self) -> Tensor:
         """The matrix in the dtype of the computation, float32 or float64."""
-        return self._dense.to(working(self.dtype))
 
     def to_dense(self) -> Tensor:
         """The matrix `(..., n, n)`, in the dtype of the scores."""
@@ -162,11 +161,9 @@ class RelaxedPermutation(_Operator):
         k = _options.k(k, self.shape[-2])
         return self._top(k)
 
+    @abstractmethod
     def _top(self, k: int) -> "RelaxedPermutation":
-        perm = None if self._perm is None else self._perm[..., :k]
-        if perm is None and k < self.shape[-2]:
-            perm = self.permutation()[..., :k]
-        return RelaxedPermutation(self._dense[..., :k, :], perm)
+        """The first k rows, for a k that was checked."""
 
     # -- what it says of single places ------------------------------------------------------------
 
@@ -203,6 +200,7 @@ class RelaxedPermutation(_Operator):
 
     # -- hardening --------------------------------------------------------------------------------
 
+    @abstractmethod
     def permutation(self) -> Tensor:
         """The hard permutation `(..., n)`: the item at each position, as int64.
 
@@ -210,9 +208,6 @@ class RelaxedPermutation(_Operator):
         argmax with ties going to the smallest unused item. For other matrices it is that argmax
         where it is a permutation, else the assignment of largest total weight.
         """
-        if self._perm is None:
-            self._perm = harden(self._dense.detach())
-        return self._perm
 
     def is_unimodal(self) -> Tensor:
         """Whether each matrix is unimodal row-stochastic as the paper defines it, `(...)` bool.
@@ -223,7 +218,7 @@ class RelaxedPermutation(_Operator):
         matrix = self._matrix().detach()
         off = (matrix.sum(-1) - 1).abs().amax(-1) if matrix.numel() else matrix.sum((-1, -2))
         tolerance = 8 * torch.finfo(self.dtype).eps * max(self.shape[-1], 1) ** 0.5
-        perm = row_argmax(self._dense.detach())
+        perm = row_argmax(self.to_dense().detach())
         return (matrix >= 0).all(-1).all(-1) & (off <= tolerance) & is_permutation(perm)
 
     def straight_through(self) -> "RelaxedPermutation":
@@ -231,12 +226,52 @@ class RelaxedPermutation(_Operator):
         return StraightThrough(self)
 
 
+@final
+class DensePermutation(RelaxedPermutation):
+    """A matrix that is given."""
+
+    def __init__(self, matrix: Tensor, perm: Tensor | None = None) -> None:
+        self._dense = matrix
+        self._perm = perm
+
+    @property
+    def shape(self) -> torch.Size:
+        return self._dense.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._dense.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self._dense.device
+
+    def _kind(self) -> str:
+        return "dense"
+
+    def _matrix(self) -> Tensor:
+        return self._dense.to(working(self.dtype))
+
+    def _top(self, k: int) -> RelaxedPermutation:
+        perm = self._perm
+        if perm is None and k < self.shape[-2]:
+            perm = self.permutation()
+        return DensePermutation(self._dense[..., :k, :], None if perm is None else perm[..., :k])
+
+    def permutation(self) -> Tensor:
+        if self._perm is None:
+            self._perm = harden(self._dense.detach())
+        return self._perm
+
+
 class HardPermutation(RelaxedPermutation):
     """A permutation as an operator: products are gathers, and nothing is relaxed."""
 
     def __init__(self, perm: Tensor, n: int, dtype: torch.dtype) -> None:
-        self._perm = perm
-        self._n, self._dtype = n, dtype
+        self._perm, self._n, self._dtype = perm, n, dtype
+
+    def permutation(self) -> Tensor:
+        return self._perm
 
     @property
     def shape(self) -> torch.Size:
@@ -293,6 +328,7 @@ class HardPermutation(RelaxedPermutation):
         return self
 
 
+@final
 class StraightThrough(HardPermutation):
     """Values of the hard permutation, gradients to the scores of the relaxed one."""
 

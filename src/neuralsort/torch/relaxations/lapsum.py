@@ -14,10 +14,10 @@ from torch.nn.functional import pad
 
 from .. import _checks
 from ..gradients import straight_through
-from ..permutation import HardPermutation, RelaxedPermutation
-from .lazy import ScorePermutation
+from ..permutation import RelaxedPermutation
+from .engine.recurrence import recurrence
 from .ordering import WALL, Ordered
-from .scan import recurrence
+from .scored import LazyKernel, relaxed
 
 # Stands for a sum over no items: small, but with room for its inverse and the square of that.
 NONE = 1e-100
@@ -60,23 +60,13 @@ def lapsum(
     scores = _checks.scores("lapsum(scores)", scores)
     tau = _checks.tau(tau, scores)
     mask = _checks.mask(mask, scores)
-    if not scores.shape[-1] or (not isinstance(tau, Tensor) and tau == 0):
-        return HardPermutation(Ordered(scores, 1.0, mask).perm, scores.shape[-1], scores.dtype)
-    return LapSumPermutation("lapsum", LapSumKernel(), Ordered(scores, tau, mask), scores.dtype)
+    return relaxed(LapSumKernel(), scores, tau, mask)
 
 
-class LapSumPermutation(ScorePermutation):
-    """The relaxed permutation of LapSum, which need not be unimodal."""
+class LapSumKernel(LazyKernel):
+    """Weights that are the mass of an item between two thresholds. They need not be unimodal."""
 
-    def is_unimodal(self) -> Tensor:
-        return RelaxedPermutation(self.to_dense().detach()).is_unimodal()
-
-    def _top(self, k: int) -> RelaxedPermutation:
-        return LapSumPermutation(self._name, self._kernel, self._ordered, self._dtype, k)
-
-
-class LapSumKernel:
-    """Weights that are the mass of an item between two thresholds."""
+    name = "lapsum"
 
     def matrix(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
         log = Thresholds(ordered, dtype, rows).log_matrix().reshape(*ordered.batch, rows, ordered.n)
@@ -91,7 +81,7 @@ class LapSumKernel:
         fall = thresholds.log_weight(own) - thresholds.log_weight(flat)
         return fall.reshape(place.shape)
 
-    def matrix_free(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> "Thresholds":
+    def operator(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> "Thresholds":
         return Thresholds(ordered, dtype, rows)
 
 
@@ -199,12 +189,12 @@ class Thresholds:
     def log_norm(self) -> Tensor:
         own = torch.arange(self.n, device=self.item.device).expand(self.item.shape)
         rows = self.rows
-        return pad(-self.log_weight(own[:, :rows]), (0, self.n - rows)).to(self.dtype)
+        return pad(-self.log_weight(own[:, :rows]), (0, self.n - rows)).to(self.dtype).unsqueeze(0)
 
     def entropy(self) -> Tensor:
         log = self.log_matrix()
         entropy = -(log.exp() * log.masked_fill(log == -torch.inf, 0.0)).sum(-1)
-        return pad(entropy, (0, self.n - self.rows)).to(self.dtype)
+        return pad(entropy, (0, self.n - self.rows)).to(self.dtype).unsqueeze(0)
 
 
 def _log_mass(start: Tensor, end: Tensor) -> Tensor:
@@ -230,6 +220,5 @@ def _decaying(x: Tensor, gap: Tensor) -> Tensor:
     """Running sums of x `(d, lists, m)` that decay along gaps `(lists, m - 1)`."""
     if not x.numel():
         return x
-    decay = pad((-gap).exp(), (1, 0)).reshape(-1)  # every list starts anew
-    y = recurrence(decay, x.flatten(1).mT)[1:]
-    return y.mT.reshape(x.shape)
+    decay = pad((-gap).exp(), (1, 0)).mT  # every list starts anew
+    return recurrence(decay, x.permute(2, 1, 0))[1:].permute(2, 1, 0)

@@ -11,6 +11,7 @@ not formed: P multiplies layer by layer, and its transpose by the layers in reve
 
 import math
 from collections.abc import Callable
+from typing import final
 
 import torch
 from torch import Tensor
@@ -18,10 +19,10 @@ from torch.nn.functional import pad
 
 from ... import _options
 from .. import _checks
-from ..permutation import HardPermutation, RelaxedPermutation, matmul, working
+from ..permutation import RelaxedPermutation, matmul, working
 from .layers import bitonic, mix, next_power, odd_even
 from .ordering import Ordered
-from .written import WrittenPermutation
+from .scored import Kernel, ScorePermutation, unrelaxed
 
 KINDS = {"odd_even": "n layers of neighbours", "bitonic": "O(log^2 n) layers, far pairs first"}
 
@@ -94,19 +95,21 @@ def sorting_network(
     _options.choice("kind", kind, KINDS)
     _options.choice("swap", swap, TAILS)
     mask = _checks.mask(mask, scores)
-    if not isinstance(tau, Tensor) and tau == 0:
-        return HardPermutation(Ordered(scores, 1.0, mask).perm, scores.shape[-1], scores.dtype)
+    if (hard := unrelaxed(scores, tau, mask)) is not None:
+        return hard
     ordered = Ordered(scores, tau, mask)
     network = Network(kind, SWAPS[swap], ordered)
-    return NetworkPermutation("sorting_network", network, ordered, scores.dtype)
+    return NetworkPermutation(network, ordered, scores.dtype)
 
 
-class Network:
+class Network(Kernel):
     """Layers for lists of n items, where the items stand, and by how much their pairs swap.
 
     Items stand on the last wires, in their order; pairs with a wire that has none, or one that is
     absent, are not compared. Values rise along the wires: positions count from the last one.
     """
+
+    name = "sorting_network"
 
     def __init__(self, kind: str, swap: Callable[[Tensor], Tensor], ordered: Ordered) -> None:
         n, device = ordered.n, ordered.scores.device
@@ -234,7 +237,8 @@ class Network:
         return runs.squeeze(-3)
 
 
-class NetworkPermutation(WrittenPermutation):
+@final
+class NetworkPermutation(ScorePermutation):
     """The relaxed permutation of a sorting network: products pass through its layers."""
 
     _kernel: Network  # pyright: ignore

@@ -1,24 +1,24 @@
 """NeuralSort: the paper's relaxation of sorting to unimodal row-stochastic matrices."""
 
-import math
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from .. import _checks
 from ..gradients import straight_through
-from ..permutation import HardPermutation, RelaxedPermutation
-from .bands import ACCURACY, SMALLEST, Bands, Sums, chebyshev
-from .blocks import Block, LogitGradient
-from .lazy import ScorePermutation
-from .matrix_free import BandOperator
+from ..permutation import RelaxedPermutation
+from .engine.bands import REACH, Bands, Sums, outward
+from .engine.between import all_falls, fall_between
+from .engine.blocks import Block, LogitGradient
+from .engine.chebyshev import chebyshev, neuralsort_error
+from .engine.differentiate import BandOperator
+from .engine.tiles import SMALLEST, Tiles
 from .neuralsort_matrix import neuralsort_matrix, untie
 from .ordering import Ordered, tie_groups
+from .scored import LazyKernel, relaxed
 
-# Gaps in units of tau, by how many digits of float64 their sums leave to the others.
-NARROW, WIDE = 1e4, 1e12
+# A fall that no exponent makes up for.
+HIDDEN = 1e30
 
 
 def neuralsort(
@@ -65,142 +65,116 @@ def neuralsort(
     scores = _checks.scores("neuralsort(scores)", scores)
     tau = _checks.tau(tau, scores)
     mask = _checks.mask(mask, scores)
-    if not isinstance(tau, Tensor) and tau == 0:
-        return HardPermutation(Ordered(scores, 1.0, mask).perm, scores.shape[-1], scores.dtype)
-    ordered = Ordered(scores, tau, mask)
-    return ScorePermutation("neuralsort", NeuralSortKernel(), ordered, scores.dtype)
+    return relaxed(NeuralSortKernel(), scores, tau, mask)
 
 
-class NeuralSortKernel:
+class NeuralSortKernel(LazyKernel):
     """Log-weights that fall by the gaps between, each times twice its rank distance."""
+
+    name = "neuralsort"
+    unimodal = True
 
     def matrix(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
         return neuralsort_matrix(ordered, dtype, rows)
 
     def fall(self, ordered: Ordered, place: Tensor) -> Tensor:
-        rows = place.shape[-1]
-        index = torch.arange(ordered.n, dtype=ordered.exact, device=place.device)
-        own = torch.arange(rows, device=place.device).expand_as(place)
-        gaps = ordered.open_gaps
-        walls = gaps.isinf()
-        # Wide gaps apart from narrow ones, whose sums they would absorb.
-        near = gaps < NARROW
-        far = ~near & (gaps < WIDE)
-        parts = [_prefixes(torch.where(part, gaps, 0.0), index) for part in (near, far)]
-        parts.append(_prefixes(gaps.masked_fill(near | far | walls, 0.0), index))
+        value = fall_between(ordered.open_gaps, place)
+        beyond = value.isinf()
+        scores, slope, level = _linear(ordered)
+        row = torch.arange(place.shape[-1], device=place.device)
 
-        def between(distance: Tensor, moment: Tensor) -> Tensor:
-            moved = distance.gather(-1, place) - distance.gather(-1, own)
-            return moment.gather(-1, place) - moment.gather(-1, own) - 2 * index[:rows] * moved
+        def logit(j: Tensor) -> Tensor:
+            return (slope.gather(-1, j) - 2 * row) * scores.gather(-1, j) + level.gather(-1, j)
 
-        # The same in the scores, with sign(0) = 0 among ties: linear, so only its gradient counts.
-        first, last = tie_groups(gaps)
-        s = ordered.scaled()
-        before = s.cumsum(-1) - s
-        larger = before.gather(-1, first)
-        smaller = s.sum(-1, keepdim=True) - (before + s).gather(-1, last)
-        both = (first + last).to(s.dtype)
-
-        def carrier(j: Tensor) -> Tensor:
-            slope = both.gather(-1, j) - 2 * index[:rows]
-            return slope * s.gather(-1, j) + (smaller - larger).gather(-1, j)
-
-        value = sum((between(*part) for part in parts[1:]), between(*parts[0]))
-        fall = straight_through(value, carrier(own) - carrier(place))
-        room = pad(walls[..., :-1].cumsum(-1), (1, 0))
-        beyond = room.gather(-1, place) != room.gather(-1, own)
+        fall = logit(row.expand_as(place)) - logit(place)
+        fall = straight_through(value.masked_fill(beyond, 0.0), fall)
         return ordered.shrink(fall).masked_fill(beyond, torch.inf)
 
-    def matrix_free(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> BandOperator:
+    def falls(self, ordered: Ordered) -> Tensor:
+        """The same for all rows and sorted positions, `(..., n, n)`."""
+        value = all_falls(ordered.open_gaps)
+        beyond = value.isinf()
+        scores, slope, level = (x.unsqueeze(-2) for x in _linear(ordered))
+        row = torch.arange(ordered.n, device=value.device).unsqueeze(-1)
+        logit = torch.addcmul(level, slope - 2 * row, scores)
+        fall = logit.diagonal(dim1=-2, dim2=-1).unsqueeze(-1) - logit
+        fall = straight_through(value.masked_fill(beyond, 0.0), fall)
+        return ordered.shrink(fall).masked_fill(beyond, torch.inf)
+
+    def operator(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> BandOperator:
         return BandOperator(NeuralSortBands, ordered, dtype, rows)
 
 
-def _prefixes(gaps: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums over the gaps before each position: of the gaps, and of gaps times (2 m + 1)."""
-    inner = gaps[..., :-1]
-    weights = torch.stack([torch.ones_like(index), 2 * index + 1])[:, :-1]
-    sums = pad((inner.unsqueeze(-2) * weights).cumsum(-1), (1, 0))
-    return sums[..., 0, :], sums[..., 1, :]
+def _linear(ordered: Ordered) -> tuple[Tensor, Tensor, Tensor]:
+    """The logits of row i, `(slope_j - 2 i) s_j + level_j`, in the scores: only for their gradient.
+
+    Among ties `sign(0) = 0`. Returns sorted scores, slopes and levels, `(..., n)` each.
+    """
+    first, last = tie_groups(ordered.open_gaps)
+    scores = ordered.scaled()
+    before = scores.cumsum(-1) - scores
+    larger = before.gather(-1, first)
+    smaller = scores.sum(-1, keepdim=True) - (before + scores).gather(-1, last)
+    return scores, (first + last).to(scores.dtype), smaller - larger
 
 
 class NeuralSortBands(Bands):
     """NeuralSort: rows are positions, `r_i = i`, and `b_j` sums gaps times their rank distance."""
 
     power = 1.0
+    ranked = True
+    error = (neuralsort_error, REACH)
 
     def __init__(
         self, gaps: Tensor, dtype: torch.dtype, rows: int | None = None, tempered: bool = False
     ) -> None:
-        index = torch.arange(gaps.numel(), dtype=gaps.dtype, device=gaps.device)
-        flat = gaps.reshape(-1)
-        self.moment = pad((flat * (2 * index + 1)).cumsum(0), (1, 0))
-        threshold = math.log(max(gaps.shape[-1], 2) / ACCURACY[dtype].tol)
-        self.open_distance = pad(torch.where(flat < threshold, flat, 0.0).cumsum(0), (1, 0))
         self.ties = bool((gaps[:, :-1] == 0).any())
         self.col_channels = 3 if self.ties else 1
         super().__init__(gaps, dtype, rows, tempered)
 
-    def _fits(self, start: Tensor, size: int) -> Tensor:
+    def within(self) -> float:
+        return self.threshold
+
+    def fits(self, tiles: Tiles, level: int) -> Tensor:
         # With h = size / 2, a gap g at rank distance m from the centre adds 2 h g to |2 r d| but
         # 2 m g to the fall of the weight. Inside m < 2h the first must be small; outside, the
         # second wins twice over. A gap as wide as the threshold outside the block hides all behind.
-        def within(distance: Tensor, reach: int) -> Tensor:
-            middle = start + size // 2
-            here = distance[middle]
-            right = distance[(middle + reach).clamp(max=self.size)] - here
-            left = here - distance[(middle - reach).clamp(min=0)]
-            return size * torch.maximum(left, right)
+        size = SMALLEST << level
+        left, right = tiles.open[level - 1].unflatten(-1, (-1, 2)).unbind(-1)  # of the centre
+        before = pad(right, (1, 0))[..., :-1]
+        after = pad(left, (0, 1))[..., 1:]
+        near = torch.maximum(left, right)
+        around = torch.maximum(left + before, right + after)
+        inside = tiles.inner[level]
+        return (size * inside <= REACH) & (size * near <= REACH / 2) & (size * around <= REACH)
 
-        reach = self.accuracy.reach
-        last_gap_belongs_outside = self.distance[start + size - 1] - self.distance[start]
-        inside = size * last_gap_belongs_outside <= reach
-        near = within(self.open_distance, size // 2) <= reach / 2
-        return inside & near & (within(self.open_distance, size) <= reach)
-
-    def _fall(self, i: Tensor, j: Tensor) -> Tensor:
-        """How far the log-weight of item j lies below the peak of row i."""
-        moved = self.distance[j] - self.distance[i]
-        return self.moment[j] - self.moment[i] - 2 * i * moved
-
-    def _windows(self, start: Tensor, size: int, tiles: int) -> tuple[Tensor, Tensor]:
-        tile = start // size
-        last = (start + size - 1).clamp(max=self.size - 1)
-
-        def right(q: Tensor) -> Tensor:
-            return self._fall(last, (start + q * size).clamp(max=self.size - 1)) < self.threshold
-
-        def left(q: Tensor) -> Tensor:
-            return (
-                self._fall(start, (start - (q - 1) * size - 1).clamp(0, self.size - 1))
-                < self.threshold
-            )
-
-        return _count(left, tile), _count(right, tiles - 1 - tile)
-
-    def _block(self, gaps: Tensor, size: int, left: int) -> Block:
+    def block(self, gaps: Tensor, size: int, left: int) -> Block:
         centre = left + size // 2
         index = torch.arange(gaps.shape[1], dtype=gaps.dtype, device=gaps.device)
-        slope = self._outward(gaps, centre).unsqueeze(1)  # (B, 1, W)
-        base = self._outward(gaps * (2 * (index - centre + 1).abs()), centre).abs().neg()
-        base = base.unsqueeze(1)
+        ranks = 2 * (index - centre + 1).abs()
         row = torch.arange(size, dtype=gaps.dtype, device=gaps.device) - (size - 1) / 2
         own = slice(left, left + size)
-        peak = base[..., own] + 2 * row * slope[..., own]  # (B, 1, S)
-        node, interpolate = row, None
-        if size > self.accuracy.nodes:
-            t, interpolate = chebyshev(row / row[-1], self.accuracy.nodes)
-            node, interpolate = t * row[-1], interpolate.to(self.dtype)
-        node = (2 * node).unsqueeze(-1)
         if size == SMALLEST:  # neighbouring rows may differ without bound: float64, from the peak
-            exponent = torch.addcmul(base - peak.mT, node, slope).to(self.dtype)
-            peak = None
-        else:
-            base, node = base.to(self.dtype), node.to(self.dtype)
-            exponent = torch.addcmul(base, node, slope.to(self.dtype))
-            peak = peak.to(self.dtype)
-        return Block(exponent.exp_(), interpolate, left, peak)
+            slope = outward(gaps, centre).unsqueeze(1)  # (B, 1, W)
+            base = outward(gaps * ranks, centre).abs().neg().unsqueeze(1)
+            peak = base[..., own] + 2 * row * slope[..., own]  # (B, 1, S)
+            exponent = torch.addcmul(base - peak.mT, 2 * row.unsqueeze(-1), slope)
+            return Block(exponent.to(self.dtype).exp_(), None, left)
+        # What is behind a gap as wide as the threshold weighs nothing, whatever the row: products
+        # of such gaps with many ranks would round by more than their difference.
+        wide = gaps >= self.threshold
+        slope = outward(gaps.masked_fill(wide, 0.0), centre).unsqueeze(1)
+        base = outward((gaps * ranks).masked_fill(wide, HIDDEN), centre).abs().neg().unsqueeze(1)
+        peak = base[..., own] + 2 * row * slope[..., own]
+        node, interpolate = row, None
+        if size > self.nodes:
+            t, interpolate = chebyshev(row / row[-1], self.nodes)
+            node, interpolate = t * row[-1], interpolate.to(self.dtype)
+        node = (2 * node).unsqueeze(-1).to(self.dtype)
+        exponent = torch.addcmul(base.to(self.dtype), node, slope.to(self.dtype))
+        return Block(exponent.exp_(), interpolate, left, peak.to(self.dtype))
 
-    def _sums(self, block: Block, gradient: LogitGradient) -> tuple[list[Tensor], list[Tensor]]:
+    def sums(self, block: Block, gradient: LogitGradient) -> tuple[list[Tensor], list[Tensor]]:
         total, moment = gradient.columns([torch.ones_like(block.row), block.row])
         local_gradient = 2 * (block.position * total - moment)
         before = total.cumsum(-1, dtype=self.gaps.dtype).to(total.dtype) - total
@@ -208,12 +182,10 @@ class NeuralSortBands(Bands):
             return [], [local_gradient, total, before]
         return [], [local_gradient + total + 2 * before]
 
-    def _to_scores(self, rows: Tensor, cols: Tensor) -> Tensor:
+    def to_scores(self, rows: Tensor, cols: Tensor) -> Tensor:
         if not self.ties:
             return cols[0]
-        lists = (self.lists, self.n)
-        parts = (x.view(lists).to(self.gaps.dtype) for x in cols)
-        return untie(*parts, ties=tie_groups(self.gaps.view(lists))).reshape(-1)
+        return untie(*cols.to(self.gaps.dtype), ties=tie_groups(self.gaps))
 
     @staticmethod
     def compose(gaps: Tensor, place: Tensor, total: Tensor, columns: Sums, rows: Sums) -> Tensor:
@@ -221,16 +193,3 @@ class NeuralSortBands(Bands):
         local_gradient = 2 * (index * total - columns(index))
         before = total.cumsum(-1) - total
         return untie(local_gradient, total, before, ties=tie_groups(gaps))
-
-
-def _count(holds: Callable[[Tensor], Tensor], limit: Tensor) -> Tensor:
-    """The largest q <= limit for which `holds(1), ..., holds(q)`, by bisection."""
-    low, high = torch.zeros_like(limit), limit
-    for _ in range(int(limit.max()).bit_length()):
-        middle = (low + high + 1) // 2
-        good = holds(middle) & (middle > low)
-        low, high = (
-            torch.where(good, middle, low),
-            torch.where(good | (middle == low), high, middle - 1),
-        )
-    return low

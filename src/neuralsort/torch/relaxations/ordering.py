@@ -88,7 +88,8 @@ class Ordered:
         """The gap after each position in units, at most `WALL`; the last is `WALL`."""
         return self.open_gaps.clamp(max=WALL)
 
-    def _scale(self) -> float | Tensor:
+    def scale(self) -> float | Tensor:
+        """The unit of the gaps, without gradient: a number, or one per list."""
         tau = self.tau.detach() if isinstance(self.tau, Tensor) else self.tau
         return tau if self.power == 1 else tau ** (1 / self.power)
 
@@ -105,7 +106,7 @@ class Ordered:
         fixed = values.detach().to(self.exact)
         above, below = fixed[..., :-1], fixed[..., 1:]
         gaps = torch.where(above == below, 0.0, above - below)  # equal infinities are a tie
-        gaps = gaps / self._scale()
+        gaps = gaps / self.scale()
         if self.hard is not None:
             gaps = gaps.masked_fill(self.hard & ~gaps.isnan(), torch.inf)
         if absent is not None:
@@ -114,6 +115,9 @@ class Ordered:
             gaps = pad(gaps, (0, 1), value=torch.inf)
         self._sorted = values, perm, gaps
         return self._sorted
+
+    def check_unchanged(self) -> None:
+        """Refuses scores or temperatures that were changed in place since P was made."""
 
     def expand(self, batch: torch.Size) -> "Ordered":
         """The same lists for a larger batch."""
@@ -130,7 +134,7 @@ class Ordered:
 
     def scaled(self) -> Tensor:
         """Sorted scores in units, `(..., n)`: only for their gradient to the scores."""
-        return self.values.to(self.exact) / self._scale()
+        return self.values.to(self.exact) / self.scale()
 
     def linked(self) -> Tensor:
         """The same, where what a change of the scores is worth changes with the temperature.

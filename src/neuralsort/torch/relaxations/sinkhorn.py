@@ -8,18 +8,19 @@ $$\log P_{ij} = L_{ij} + f_i + g_j,$$
 so only those are kept for the backward pass: 2 n numbers per iteration in place of n^2.
 """
 
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from ... import _options
 from .. import _checks
+from ..hardening import harden
 from ..noise import gumbel
-from ..permutation import HardPermutation, RelaxedPermutation, working
+from ..permutation import DensePermutation, HardPermutation, RelaxedPermutation, working
 from .neuralsort import NeuralSortKernel
 from .ordering import Ordered
-from .written import WrittenPermutation
+from .scored import Kernel, ScorePermutation, unrelaxed
 
 
 def sinkhorn(
@@ -167,9 +168,9 @@ def sinkhorn_sort(
     tau = _checks.tau(tau, scores)
     kernel = TransportKernel(_options.iterations(iterations), _options.tolerance(tolerance))
     mask = _checks.mask(mask, scores)
-    if not isinstance(tau, Tensor) and tau == 0:
-        return HardPermutation(Ordered(scores, 1.0, mask).perm, scores.shape[-1], scores.dtype)
-    return TransportPermutation("sinkhorn_sort", kernel, Ordered(scores, tau, mask), scores.dtype)
+    if (hard := unrelaxed(scores, tau, mask)) is not None:
+        return hard
+    return TransportPermutation(kernel, Ordered(scores, tau, mask), scores.dtype)
 
 
 # -- matrices --------------------------------------------------------------------------------------
@@ -194,7 +195,7 @@ def _assign(
         scaled = _beside_absent(scaled, mask)
     if not isinstance(tau, Tensor) and tau == 0:
         lowest = torch.finfo(scaled.dtype).min / (n + 1)  # so that a sum of them is a number
-        hard = RelaxedPermutation(scaled.detach().clamp(min=lowest)).permutation()
+        hard = DensePermutation(scaled.detach().clamp(min=lowest)).permutation()
         return HardPermutation(hard, n, logits.dtype)
     forbidden = scaled == -torch.inf  # at every temperature
     tau = tau.to(scaled.dtype).unsqueeze(-1) if isinstance(tau, Tensor) else tau
@@ -233,6 +234,7 @@ class _FromLogarithms(RelaxedPermutation):
         return -(log.exp() * log.masked_fill(log == -torch.inf, 0.0)).sum(-1)
 
 
+@final
 class LogPermutation(_FromLogarithms):
     """A relaxed permutation that is known by the logarithms of its weights."""
 
@@ -252,9 +254,10 @@ class LogPermutation(_FromLogarithms):
     def device(self) -> torch.device:
         return self._log.device
 
-    @property
-    def _dense(self) -> Tensor:
-        return self.to_dense()
+    def permutation(self) -> Tensor:
+        if self._perm is None:
+            self._perm = harden(self.to_dense().detach())
+        return self._perm
 
     def _kind(self) -> str:
         return "sinkhorn"
@@ -269,8 +272,10 @@ class LogPermutation(_FromLogarithms):
 # -- scores ----------------------------------------------------------------------------------------
 
 
-class TransportKernel:
+class TransportKernel(Kernel):
     """NeuralSort's log-weights, balanced."""
+
+    name = "sinkhorn_sort"
 
     def __init__(self, iterations: int, tolerance: float | None) -> None:
         self.iterations, self.tolerance = iterations, tolerance
@@ -279,11 +284,8 @@ class TransportKernel:
     def log_matrix(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
         differentiable = ordered.differentiable
         if differentiable not in self._logs:
-            n, batch = ordered.n, ordered.batch
-            column = torch.arange(n, device=ordered.scores.device)
-            column = column.view(n, *[1] * len(batch), 1).expand(n, *batch, n)
-            fall = NeuralSortKernel().fall(ordered.expand(torch.Size((n, *batch))), column)
-            log = _balanced(-fall.movedim(0, -1).to(dtype), self.iterations, self.tolerance)
+            logits = -NeuralSortKernel().falls(ordered).to(dtype)
+            log = _balanced(logits, self.iterations, self.tolerance)
             by_item = log.gather(-1, ordered.rank().unsqueeze(-2).expand(log.shape))
             self._logs[differentiable] = by_item + ordered.poison().unsqueeze(-1).to(dtype)
         return self._logs[differentiable][..., :rows, :]
@@ -292,10 +294,11 @@ class TransportKernel:
         return self.log_matrix(ordered, dtype, rows).exp()
 
 
-class TransportPermutation(_FromLogarithms, WrittenPermutation):
+@final
+class TransportPermutation(_FromLogarithms, ScorePermutation):
     """The relaxed permutation of `sinkhorn_sort`."""
 
-    _kernel: TransportKernel
+    _kernel: TransportKernel  # pyright: ignore
 
     def _log_matrix(self) -> Tensor:
         return self._kernel.log_matrix(self._ordered, working(self._dtype), self._rows)

@@ -9,13 +9,15 @@ from torch.nn.functional import pad
 from ... import _options
 from .. import _checks
 from ..gradients import straight_through
-from ..permutation import HardPermutation, RelaxedPermutation
-from .bands import Bands, Sums, chebyshev
-from .blocks import Block, LogitGradient
-from .lazy import ScorePermutation
-from .matrix_free import BandOperator
+from ..permutation import RelaxedPermutation
+from .engine.bands import REACH, Bands, Sums, outward
+from .engine.blocks import Block, LogitGradient
+from .engine.chebyshev import chebyshev, softsort_error
+from .engine.differentiate import BandOperator
+from .engine.recurrence import recurrence
+from .engine.tiles import Tiles
 from .ordering import Ordered, share_ties, tie_groups
-from .scan import recurrence
+from .scored import LazyKernel, relaxed
 
 
 def softsort(
@@ -58,40 +60,41 @@ def softsort(
     tau = _checks.tau(tau, scores)
     power = _options.power(power)
     mask = _checks.mask(mask, scores)
-    if not isinstance(tau, Tensor) and tau == 0:
-        return HardPermutation(Ordered(scores, 1.0, mask).perm, scores.shape[-1], scores.dtype)
-    ordered = Ordered(scores, tau, mask, power)
-    return ScorePermutation("softsort", SoftSortKernel(power), ordered, scores.dtype)
+    return relaxed(SoftSortKernel(power), scores, tau, mask, power)
 
 
-class SoftSortKernel:
+class SoftSortKernel(LazyKernel):
     """Log-weights that fall by the distance of scores, or by its square."""
+
+    name = "softsort"
+    unimodal = True
 
     def __init__(self, power: float) -> None:
         self.power = power
 
-    def _fall(self, ordered: Ordered, row: Tensor, column: Tensor) -> Tensor:
-        distance = row - column
+    def _fall(self, ordered: Ordered, distance: Tensor) -> Tensor:
         fall = distance.abs() if self.power == 1 else distance.square()
         return ordered.shrink(fall, self.power)
 
     def matrix(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
         row, column = _places(ordered, ordered.distance())
         by_item = column.gather(-1, ordered.rank()).unsqueeze(-2)
-        logits = self._fall(ordered, row[..., :rows].unsqueeze(-1), by_item).neg()
+        logits = self._fall(ordered, row[..., :rows].unsqueeze(-1) - by_item).neg()
         return torch.softmax(logits, -1, dtype=dtype)
 
     def fall(self, ordered: Ordered, place: Tensor) -> Tensor:
-        gaps = ordered.open_gaps
-        walls = gaps.isinf()
-        distance = pad(gaps.masked_fill(walls, 0.0)[..., :-1].cumsum(-1), (1, 0))[..., : ordered.n]
-        row, column = _places(ordered, distance)
-        fall = self._fall(ordered, row[..., : place.shape[-1]], column.gather(-1, place))
-        room = pad(walls[..., :-1].cumsum(-1), (1, 0))[..., : ordered.n]
-        beyond = room.gather(-1, place) != room[..., : place.shape[-1]]
-        return fall.masked_fill(beyond, torch.inf)
+        rows = place.shape[-1]
+        scores = ordered.values.detach().to(ordered.exact)
+        above, below = scores[..., :rows], scores.gather(-1, place)
+        # From the scores themselves: sums of gaps would lose the narrow ones beside a wide one.
+        value = torch.where(above == below, 0.0, above - below) / ordered.scale()
+        row, column = _places(ordered, torch.zeros_like(scores))
+        distance = straight_through(value, row[..., :rows] - column.gather(-1, place))
+        room = pad(ordered.open_gaps.isinf()[..., :-1].cumsum(-1), (1, 0))
+        beyond = room.gather(-1, place) != room[..., :rows]
+        return self._fall(ordered, distance).masked_fill(beyond, torch.inf)
 
-    def matrix_free(
+    def operator(
         self, ordered: Ordered, dtype: torch.dtype, rows: int
     ) -> "BandOperator | ScanOperator":
         if self.power == 2:
@@ -117,36 +120,45 @@ class ScanOperator:
     """
 
     def __init__(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> None:
-        self.lists, self.n = ordered.batch.numel(), ordered.n
+        lists = (ordered.batch.numel(), ordered.n)
         self.dtype = dtype
-        gaps = ordered.gaps.nan_to_num(nan=0.0)
-        distance = pad(gaps[..., :-1].cumsum(-1), (1, 0))
+        gaps = ordered.gaps.nan_to_num(nan=0.0).reshape(lists)
+        distance = pad(gaps[:, :-1].cumsum(-1), (1, 0)).view(*ordered.batch, ordered.n)
         row, column = _places(ordered, distance)
         row, column = ordered.shrink(row), ordered.shrink(column)
-        self.row, self.column = row.reshape(-1, 1), column.reshape(-1, 1)  # (size, 1)
-        self.gaps = gaps.reshape(-1)
-        first, last = tie_groups(gaps.reshape(self.lists, self.n))
-        base = torch.arange(0, len(self.gaps), self.n, device=gaps.device).unsqueeze(-1)
-        self.first, self.last = (first + base).reshape(-1), (last + base).reshape(-1)
-        index = torch.arange(self.n, dtype=gaps.dtype, device=gaps.device)
-        self.index = index.repeat(self.lists).unsqueeze(-1)
+        first, last = tie_groups(gaps)
+        # Positions come first from here on: (n, lists), and (n, lists, 1) beside payloads.
+        self.row, self.column = (x.reshape(lists).mT.unsqueeze(-1) for x in (row, column))
+        self.gaps, self.first, self.last = gaps.mT, first.mT, last.mT
+        self.alone = (self.first == self.last).unsqueeze(-1)
+        self.tied = not bool(self.alone.all())
+        index = torch.arange(ordered.n, dtype=gaps.dtype, device=gaps.device)
+        self.index = index.view(-1, 1, 1).expand(self.row.shape)
         self.wanted = (self.index < rows).to(gaps.dtype)
 
+    def _steps(self, of: Tensor) -> Tensor:
+        """The gaps, (n - 1, lists, 1), with the gradient to these places."""
+        return straight_through(self.gaps[:-1].unsqueeze(-1), of[:-1] - of[1:])
+
     def _sides(self, x: Tensor, of: Tensor, at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Sums of K x, for x (size, d) at the places `of`, seen from the places `at`.
+        """Sums of K x, for x (n, lists, d) at the places `of`, seen from the places `at`.
 
         Over larger items, over ties and over smaller items.
         """
-        decay = straight_through(self.gaps[:-1], (of[:-1] - of[1:]).squeeze(-1)).neg().exp()
-        larger = recurrence(decay, decay.unsqueeze(-1) * x[:-1])[self.first]
-        back = recurrence(decay.flip(0), decay.flip(0).unsqueeze(-1) * x[1:].flip(0))
-        smaller = back.flip(0)[self.last]
+        weight = self._steps(of).neg().exp()
+        decay = weight.squeeze(-1)
+        larger = recurrence(decay, weight * x[:-1])
+        smaller = recurrence(decay.flip(0), (weight * x[1:]).flip(0)).flip(0)
+        if not self.tied:
+            # At the value, nothing; but rows and columns carry different gradients.
+            return larger * (at - of).exp(), x, smaller * (of - at).exp()
+        first, last = self.first.unsqueeze(-1), self.last.unsqueeze(-1)
         # From the end of a run of ties to each of them is no distance, but it has a gradient.
-        larger = larger * (at - of[self.first]).exp()
-        smaller = smaller * (of[self.last] - at).exp()
-        until = pad(x.cumsum(0), (0, 0, 1, 0))
-        tied = until[self.last + 1] - until[self.first]
-        return larger, torch.where((self.first == self.last).unsqueeze(-1), x, tied), smaller
+        larger = _pick(larger, first) * (at - _pick(of, first)).exp()
+        smaller = _pick(smaller, last) * (_pick(of, last) - at).exp()
+        group = first.expand_as(x)
+        tied = torch.zeros_like(x).scatter_add(0, group, x).gather(0, group)
+        return larger, torch.where(self.alone, x, tied), smaller
 
     def _rows(self, x: Tensor) -> Tensor:
         return sum(self._sides(x, self.column, self.row))  # pyright: ignore
@@ -158,10 +170,10 @@ class ScanOperator:
         return self._rows(torch.ones_like(self.row))
 
     def _flat(self, x: Tensor) -> Tensor:
-        return x.to(self.gaps.dtype).flatten(1).mT  # (d, lists, n) -> (size, d)
+        return x.to(self.gaps.dtype).permute(2, 1, 0)  # (d, lists, n) -> (n, lists, d)
 
     def _lists(self, x: Tensor) -> Tensor:
-        return x.mT.reshape(x.shape[1], self.lists, self.n).to(self.dtype)
+        return x.permute(2, 1, 0).to(self.dtype)
 
     def product(self, x: Tensor) -> Tensor:
         return self._lists(self._rows(self._flat(x)) / self._norm())
@@ -170,61 +182,70 @@ class ScanOperator:
         return self._lists(self._columns(self._flat(y)))
 
     def position_sums(self) -> Tensor:
-        total, first = self._columns(torch.cat([self.wanted, self.wanted * self.index], 1)).split(
-            1, 1
-        )
-        return self._lists(torch.cat([total, first - self.index * total], 1))
+        both = torch.cat([self.wanted, self.wanted * self.index], -1)
+        total, first = self._columns(both).split(1, -1)
+        return self._lists(torch.cat([total, first - self.index * total], -1))
 
     def log_norm(self) -> Tensor:
-        return self._lists(self._norm().log())[0]
+        return self._lists(self._norm().log())
 
     def entropy(self) -> Tensor:
-        norm, row = self._norm(), self.row
-        both = torch.cat([torch.ones_like(norm), self.column], 1)
-        larger, _, smaller = self._sides(both, self.column, row)
-        spread = larger[:, 1:] - row * larger[:, :1] + row * smaller[:, :1] - smaller[:, 1:]
-        return self._lists(norm.log() + spread / norm)[0]
+        norm = self._norm()
+        # Distances add up along with the weights, so that none is a difference of large numbers.
+        gap = self._steps(self.column)
+        spread = self._spread(gap, self.column, self.row, self.first)
+        mirrored = (x.flip(0).neg() for x in (self.column, self.row))
+        last = len(norm) - 1 - self.last.flip(0)
+        spread = spread + self._spread(gap.flip(0), *mirrored, last).flip(0)
+        return self._lists(norm.log() + spread / norm)
+
+    def _spread(self, gap: Tensor, of: Tensor, at: Tensor, first: Tensor) -> Tensor:
+        """Sums of K times the distance over the items before each run of ties, (n, lists, 1)."""
+        decay = (-gap).exp()
+        weight = recurrence(decay.squeeze(-1), decay)
+        spread = recurrence(decay.squeeze(-1), gap * weight[1:])
+        first = first.unsqueeze(-1)
+        onward = _pick(of, first) - at  # no distance, but it has a gradient
+        return (_pick(spread, first) + _pick(weight, first) * onward) * (-onward).exp()
+
+
+def _pick(x: Tensor, index: Tensor) -> Tensor:
+    """Entries of x `(n, lists, d)` at the positions `(n, lists, 1)`."""
+    return x.gather(0, index.expand(*index.shape[:-1], x.shape[-1]))
 
 
 class SoftSortBands(Bands):
     """SoftSort with squared distances: `E = exp(-(d_j - d_i)^2)`, so `r_i = d_i`."""
 
     power = 2.0
+    ranked = False
+    error = (softsort_error, REACH / 4)
     row_channels = 1
 
-    def _fits(self, start: Tensor, size: int) -> Tensor:
-        return self.distance[start + size - 1] - self.distance[start] <= self.accuracy.reach / 2
+    def within(self) -> float:
+        return math.sqrt(self.threshold)
 
-    def _windows(self, start: Tensor, size: int, tiles: int) -> tuple[Tensor, Tensor]:
-        reach = math.sqrt(self.threshold)
-        last = (start + size - 1).clamp(max=self.size - 1)
-        begin = torch.searchsorted(self.distance, self.distance[start] - reach)
-        end = torch.searchsorted(self.distance, self.distance[last] + reach).clamp(max=self.size)
-        tile = start // size
-        left = (start - begin + size - 1) // size
-        right = (end - last + size - 2) // size
-        return torch.minimum(left, tile), torch.minimum(right.clamp(min=0), tiles - 1 - tile)
+    def fits(self, tiles: Tiles, level: int) -> Tensor:
+        return tiles.inner[level] <= REACH / 2
 
-    def _block(self, gaps: Tensor, size: int, left: int) -> Block:
-        slope = self._outward(gaps, left + size // 2).unsqueeze(1)  # (B, 1, W)
+    def block(self, gaps: Tensor, size: int, left: int) -> Block:
+        slope = outward(gaps, left + size // 2).unsqueeze(1)  # (B, 1, W)
         row = slope[..., left : left + size]
         node, interpolate = row, None
-        if size > self.accuracy.nodes:
+        if size > self.nodes:
             middle, half = (row[..., -1:] + row[..., :1]) / 2, (row[..., -1:] - row[..., :1]) / 2
             half = half.clamp(min=torch.finfo(half.dtype).tiny)
-            t, interpolate = chebyshev(((row - middle) / half).squeeze(1), self.accuracy.nodes)
+            t, interpolate = chebyshev(((row - middle) / half).squeeze(1), self.nodes)
             node, interpolate = middle + half * t, interpolate.to(self.dtype)
         lever = (slope - node.mT).to(self.dtype)
         return Block(lever.square().neg_().exp_(), interpolate, left, lever=lever)
 
-    def _sums(self, block: Block, gradient: LogitGradient) -> tuple[list[Tensor], list[Tensor]]:
+    def sums(self, block: Block, gradient: LogitGradient) -> tuple[list[Tensor], list[Tensor]]:
         to_columns, to_rows = gradient.levered()
         return [-2 * to_rows], [2 * to_columns]
 
-    def _to_scores(self, rows: Tensor, cols: Tensor) -> Tensor:
-        lists = (self.lists, self.n)
-        ties = tie_groups(self.gaps.view(lists))
-        return share_ties(rows[0].view(lists), ties).reshape(-1) + cols[0]
+    def to_scores(self, rows: Tensor, cols: Tensor) -> Tensor:
+        return share_ties(rows[0], tie_groups(self.gaps)) + cols[0]
 
     @staticmethod
     def compose(gaps: Tensor, place: Tensor, total: Tensor, columns: Sums, rows: Sums) -> Tensor:

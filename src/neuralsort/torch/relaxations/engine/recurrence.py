@@ -1,4 +1,4 @@
-"""First-order linear recurrences, parallel and differentiable: the engine of power-1 SoftSort."""
+"""First-order linear recurrences, parallel and differentiable: sums that decay along a list."""
 
 from typing import Any
 
@@ -11,25 +11,27 @@ PIECE = 128
 
 
 def _recur(decay: Tensor, add: Tensor) -> Tensor:
-    """`y[0] = 0`, `y[i + 1] = decay[i] y[i] + add[i]`: (m,), (m, d) -> (m + 1, d)."""
-    steps = len(decay)
+    """`y[0] = 0`, `y[i + 1] = decay[i] y[i] + add[i]`: `(m, lists, d)` to one step more."""
+    steps, lists, width = add.shape
     if steps <= PIECE:
-        y = [torch.zeros_like(add[0])] if steps else [add.new_zeros(add.shape[1:])]
-        for a, b in zip(decay, add, strict=True):
-            y.append(a * y[-1] + b)
+        y = [add.new_zeros(lists, width)]
+        for a, b in zip(decay.unsqueeze(-1), add, strict=True):
+            y.append(torch.addcmul(b, a, y[-1]))
         return torch.stack(y)
     pieces = -(-steps // PIECE)
     short = pieces * PIECE - steps
-    a = pad(decay, (0, short)).view(pieces, PIECE).mT.contiguous()  # (PIECE, pieces)
-    b = pad(add, (0, 0, 0, short)).view(pieces, PIECE, -1).transpose(0, 1).contiguous()
+    # Every piece is a list of its own, and what pieces hand on to each other recurs again.
+    a = pad(decay, (0, 0, 0, short)).view(pieces, PIECE, lists).transpose(0, 1)
+    b = pad(add, (0, 0, 0, 0, 0, short)).view(pieces, PIECE, lists, width).transpose(0, 1)
+    a, b = a.contiguous(), b.contiguous()  # (PIECE, pieces, lists[, d])
     y, passed = [torch.zeros_like(b[0])], [torch.ones_like(a[0])]
     for a_k, b_k in zip(a, b, strict=True):
-        y.append(a_k.unsqueeze(-1) * y[-1] + b_k)
+        y.append(torch.addcmul(b_k, a_k.unsqueeze(-1), y[-1]))
         passed.append(a_k * passed[-1])
     carry = _recur(passed[-1], y[-1])[:-1]  # what each piece starts with
-    local = torch.stack(y[:-1]) + torch.stack(passed[:-1]).unsqueeze(-1) * carry
-    whole = local.transpose(0, 1).reshape(pieces * PIECE, -1)
-    last = decay[-1] * whole[steps - 1] + add[-1]
+    local = torch.addcmul(torch.stack(y[:-1]), torch.stack(passed[:-1]).unsqueeze(-1), carry)
+    whole = local.transpose(0, 1).reshape(pieces * PIECE, lists, width)
+    last = torch.addcmul(add[-1], decay[-1].unsqueeze(-1), whole[steps - 1])
     return torch.cat([whole[:steps], last.unsqueeze(0)])
 
 
@@ -59,19 +61,15 @@ class _Recurrence(torch.autograd.Function):
         return _Recurrence.apply(decay, to_decay.unsqueeze(-1) * y[:-1] + to_add)  # pyright: ignore
 
 
+@torch.compiler.disable  # thousands of small steps: compiled graphs break here
 def recurrence(decay: Tensor, add: Tensor) -> Tensor:
-    """Solves `y[i + 1] = decay[i] y[i] + add[i]` from `y[0] = 0`.
+    """Solves `y[i + 1] = decay[i] y[i] + add[i]` from `y[0] = 0`, every list for itself.
 
     Args:
-        decay: `(m,)`. Factors between 0 and 1.
-        add: `(m, d)`. What comes in at each step.
+        decay: `(m, lists)`. Factors between 0 and 1.
+        add: `(m, lists, d)`. What comes in at each step.
 
     Returns:
-        `(m + 1, d)`. Time O(m d), in O(log m) rounds of vector operations.
+        `(m + 1, lists, d)`. Time O(m d) per list, in O(log m) rounds of vector operations.
     """
-    return _untraced(decay, add)  # pyright: ignore
-
-
-@torch.compiler.disable  # thousands of small steps: compiled graphs break here
-def _untraced(*args: Tensor) -> Any:
-    return _Recurrence.apply(*args)
+    return _Recurrence.apply(decay, add)  # pyright: ignore

@@ -48,8 +48,14 @@ class Block:
         return y @ (self.weights if weights is None else weights)
 
     def centred(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Values about the centre, which lose no digits to an offset, and the offset."""
-        offset = x[..., self.centre : self.centre + 1]
+        """Values about a typical one of the block's own, so that no digits go to an offset; and it.
+
+        Rows of a block that is interpolated mix all of its values. Rows of the smallest blocks need
+        not: there it is one that a few values, however large, do not move.
+        """
+        own = x[..., self.own]
+        typical = own.median(-1, keepdim=True).values if self.interpolate is None else None
+        offset = own.mean(-1, keepdim=True) if typical is None else typical
         return x - offset, offset
 
 

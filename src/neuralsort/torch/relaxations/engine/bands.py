@@ -1,0 +1,282 @@
+r"""The band engine: products with a relaxed permutation in O(n) memory, at any temperature.
+
+Everything here lives in sorted coordinates, largest score first, and has no autograd. Row i of the
+matrix is, up to its normaliser,
+
+$$E_{ij} = \exp(b_j + 2\, r_i\, d_j)$$
+
+where $d_j$ is the distance of item j from a centre, in temperatures, and $r_i$ the coordinate of
+row i about that centre. Rows fall off quadratically, so a block of neighbouring rows needs only a
+window of columns; and over a block the sums $\sum_j E_{ij} x_j$ are, as functions of $r_i$, so
+smooth that a few Chebyshev rows give all the others. Hence two ways to shorten the work, both
+bounded whatever the gaps are:
+
+- *window*: columns below $e^{-T}$ of the row's peak are left out, with $T = \log(n / \text{tol})$,
+  so that less than `tol` of a row's mass is skipped;
+- *nodes*: blocks are so small that interpolation errs by less than `tol` of a row's mass.
+
+Blocks are the largest aligned dyadic intervals of rows that satisfy the second bound, so their
+size follows the local density of the scores and the cost per row does not depend on temperature.
+Every list has blocks of its own, and no block sees another list. docs/numerics.md derives it.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ..ordering import WALL
+from .blocks import Block, LogitGradient
+from .chebyshev import fewest_nodes
+from .tiles import SMALLEST, Tiles
+
+# Entries of the largest temporary: few enough to stay in cache, enough to keep the cores busy.
+BUDGET = 1 << 20
+
+TOLERANCE = {torch.float32: 1e-7, torch.float64: 1e-14}
+"""What is skipped, as a share of a row's mass."""
+
+REACH = 6.0
+"""The exponent |2 r d| allowed where a block's own neighbourhood ends."""
+
+Sums = Callable[[Tensor], Tensor]
+Gradients = tuple[Tensor, Tensor, Tensor]  # (lists, n), (lists, 1), (d, lists, n)
+Visit = Callable[[Block, Tensor, Tensor], tuple[Tensor | None, Tensor | None]]
+Local = Callable[[Block, Tensor, Tensor], LogitGradient]
+
+
+@dataclass(frozen=True)
+class Level:
+    """Blocks of one size, sorted by the width of their windows."""
+
+    size: int
+    tiles: int  # of this size in a list
+    block: Tensor  # (m,) their numbers, counted through all lists
+    left: Tensor  # (m,) tiles left of the block that carry weight
+    right: Tensor  # (m,) and right of it
+
+    def batches(self, per_column: int) -> Iterator[tuple[slice, int, int]]:
+        """Runs of blocks with windows of similar width that fit the budget together."""
+        lefts, rights = self.left.tolist(), self.right.tolist()
+        begin = 0
+        while begin < len(lefts):
+            count = len(lefts) - begin
+            while True:
+                widest = max(rights[begin : begin + count])
+                width = self.size * (lefts[begin + count - 1] + widest + 1)
+                allowed = max(1, BUDGET // (width * per_column))
+                if count <= allowed:
+                    break
+                count = max(allowed, count // 2)
+            yield slice(begin, begin + count), lefts[begin + count - 1], widest
+            begin += count
+
+
+class Bands(ABC):
+    """Blocks of rows and their windows for lists with the given gaps.
+
+    Args:
+        gaps: `(lists, n)` float64, the gap after each item in temperatures, at most `WALL`;
+            the last of each list is `WALL`.
+        dtype: float32 or float64, in which the weights are computed.
+        rows: How many leading rows of each list are wanted.
+        tempered: Whether gradients to the unit of the gaps are wanted.
+    """
+
+    power: ClassVar[float]  # log-weights shrink with the unit to this power
+    ranked: ClassVar[bool]  # whether a gap counts by its distance in ranks
+    error: ClassVar[tuple[Callable[[int, float], float], float]]  # of a column, and its argument
+    row_channels = 0  # sums that a gradient needs from each row
+    col_channels = 1  # and from each column
+
+    def __init__(
+        self, gaps: Tensor, dtype: torch.dtype, rows: int | None = None, tempered: bool = False
+    ) -> None:
+        self.lists, self.n = gaps.shape
+        self.gaps = gaps
+        self.dtype = dtype
+        self.tempered = tempered
+        self.rows = self.n if rows is None else rows
+        tol = TOLERANCE[dtype] / max(self.n, 2)  # of one column
+        self.threshold = -math.log(tol)
+        self.nodes = fewest_nodes(*self.error, tol)
+        self.levels = list(self._partition(Tiles(gaps, self.threshold)))
+
+    # -- geometry ------------------------------------------------------------------------------
+
+    @abstractmethod
+    def fits(self, tiles: Tiles, level: int) -> Tensor:
+        """Whether blocks of this level are smooth enough to interpolate, `(lists, tiles)`."""
+
+    @abstractmethod
+    def within(self) -> float:
+        """The fall, or the distance, behind which columns are left out."""
+
+    def _partition(self, tiles: Tiles) -> Iterator[Level]:
+        """Maximal aligned dyadic blocks, with their windows."""
+        count = -(-self.n // SMALLEST)
+        fits = [(torch.arange(tiles.whole, device=self.gaps.device) < count).expand(self.lists, -1)]
+        while SMALLEST << len(fits) <= self.n:
+            level = len(fits)
+            whole = torch.arange(tiles.whole >> level, device=self.gaps.device)
+            fit = self.fits(tiles, level) & (whole < self.n // (SMALLEST << level))
+            if not fit.any():
+                break
+            fits.append(fit)
+        for level, fit in enumerate(fits):
+            size = SMALLEST << level
+            if level + 1 < len(fits):
+                fit = fit & ~fits[level + 1].repeat_interleave(2, -1)
+            if self.rows < self.n:
+                start = torch.arange(0, size * fit.shape[-1], size, device=fit.device)
+                fit = fit & (start < self.rows)
+            of_list, tile = fit.nonzero().unbind(1)
+            if not len(tile):
+                continue
+            left, right = tiles.reach(
+                level, of_list * fit.shape[-1] + tile, self.within(), self.ranked
+            )
+            per_list = -(-self.n // size)
+            order = torch.argsort(left * (per_list + 1) + right)
+            block = of_list * per_list + tile
+            yield Level(size, per_list, block[order], left[order], right[order])
+
+    # -- weights -------------------------------------------------------------------------------
+
+    @abstractmethod
+    def block(self, gaps: Tensor, size: int, left: int) -> Block:
+        """Weights of a batch of blocks from the gaps in their windows, (B, W)."""
+
+    # -- the sweep -----------------------------------------------------------------------------
+
+    def sweep(
+        self,
+        visit: Visit,
+        rows: Tensor,
+        cols: Tensor,
+        *,
+        rows_out: int = 0,
+        cols_out: int = 0,
+    ) -> tuple[Tensor, Tensor]:
+        """Visits every block once with what its rows and columns hold.
+
+        Args:
+            visit: Given a block, its rows `(B, a, S)` and columns `(B, b, W)`, returns values for
+                its rows `(B, rows_out, S)` and shares for its columns `(B, cols_out, W)`.
+            rows: `(a, lists, n)`. Values of rows, a may be 0.
+            cols: `(b, lists, n)`. Values of columns, b may be 0.
+            rows_out: Channels of the rows' result.
+            cols_out: Channels of the columns' result.
+
+        Returns:
+            `(rows_out, lists, n)` and `(cols_out, lists, n)`.
+        """
+        kind = {"dtype": self.dtype, "device": self.gaps.device}
+        rows, cols = rows.to(self.dtype), cols.to(self.dtype)
+        channels = max(len(rows) + rows_out, len(cols), cols_out, 1)
+        row_result = torch.zeros(rows_out, self.lists, self.n, **kind)
+        col_result = torch.zeros(cols_out, self.lists, self.n, **kind)
+        for level in self.levels:
+            size, tiles = level.size, level.tiles
+            outside = self.lists * tiles  # one more tile stands for all outside a list
+
+            def by_tile(x: Tensor, value: float = 0.0) -> Tensor:
+                whole = pad(x, (0, tiles * size - self.n), value=value)  # noqa: B023
+                split = x.new_empty(outside + 1, len(x), size)  # noqa: B023
+                split[:-1] = whole.view(len(x), outside, size).transpose(0, 1)  # noqa: B023
+                split[-1] = value
+                return split
+
+            def by_list(x: Tensor) -> Tensor:
+                whole = x[:-1].transpose(0, 1).reshape(x.shape[1], self.lists, -1)
+                return whole[..., : self.n]
+
+            gap_tiles = by_tile(self.gaps.unsqueeze(0), WALL)
+            row_tiles, col_tiles = by_tile(rows), by_tile(cols)
+            row_sums = torch.zeros(outside + 1, rows_out, size, **kind)
+            col_sums = torch.zeros(outside + 1, cols_out, size, **kind)
+            per_column = max(min(size, self.nodes), channels)
+            for batch, wide_left, wide_right in level.batches(per_column):
+                mine = level.block[batch]
+                offset = torch.arange(-wide_left, wide_right + 1, device=mine.device)
+                place = (mine % tiles).unsqueeze(1) + offset
+                inside = (place >= 0) & (place < tiles)
+                window = torch.where(inside, mine.unsqueeze(1) + offset, outside)  # (B, tiles)
+
+                def windowed(x: Tensor) -> Tensor:
+                    return x[window].transpose(1, 2).flatten(2)  # noqa: B023
+
+                gaps = windowed(gap_tiles).squeeze(1)
+                block = self.block(gaps, size, wide_left * size)
+                to_rows, to_cols = visit(block, row_tiles[mine], windowed(col_tiles))
+                if to_rows is not None:
+                    row_sums[mine] = to_rows
+                if to_cols is not None:
+                    share = to_cols.unflatten(-1, (-1, size)).transpose(1, 2)
+                    col_sums.index_add_(0, window.view(-1), share.flatten(0, 1))
+            if rows_out:
+                row_result += by_list(row_sums)
+            if cols_out:
+                col_result += by_list(col_sums)
+        return row_result, col_result
+
+    # -- gradients: to the scores, to the unit, to the payload -----------------------------------
+
+    def gradient(self, local: Local, rows: Tensor, cols: Tensor, payload: int = 0) -> Gradients:
+        """Gradients of a sum over blocks, given the gradient to a block's logits."""
+
+        def visit(block: Block, rows: Tensor, cols: Tensor) -> tuple[Tensor, Tensor]:
+            gradient = local(block, rows, cols)
+            to_rows, to_cols = self.sums(block, gradient)
+            if self.tempered:
+                to_rows.append(gradient.tempered())
+            empty = block.norm[:, :0]
+            return torch.cat([empty, *to_rows], 1), torch.cat(
+                [gradient.payload[:, :payload], *to_cols], 1
+            )
+
+        row_sums, col_sums = self.sweep(
+            visit,
+            rows,
+            cols,
+            rows_out=self.row_channels + self.tempered,
+            cols_out=payload + self.col_channels,
+        )
+        to_scores = self.to_scores(row_sums[: self.row_channels], col_sums[payload:])
+        to_unit = self.gaps.new_zeros(self.lists, 1)
+        if self.tempered:  # log-weights shrink by the unit to the power of their distance
+            to_unit = -self.power * row_sums[-1].to(to_unit).sum(-1, keepdim=True)
+        return to_scores, to_unit, col_sums[:payload]
+
+    @abstractmethod
+    def sums(self, block: Block, gradient: LogitGradient) -> tuple[list[Tensor], list[Tensor]]:
+        """What a block's gradient adds to rows and columns, (B, 1, S) and (B, 1, W) each."""
+
+    @abstractmethod
+    def to_scores(self, rows: Tensor, cols: Tensor) -> Tensor:
+        """The gradient to the scores, `(lists, n)`, from the sums over all blocks."""
+
+    @staticmethod
+    @abstractmethod
+    def compose(gaps: Tensor, place: Tensor, total: Tensor, columns: Sums, rows: Sums) -> Tensor:
+        """The gradient to the scores from differentiable sums of dL over rows and columns.
+
+        Args:
+            gaps: `(lists, n)`.
+            place: `(lists, n)`. The sorted scores, differentiable.
+            total: `(lists, n)`. Sums over rows of `dL[i, j]`.
+            columns: Given z, sums over rows of `z[i] dL[i, j]`.
+            rows: Given v, sums over columns of `v[j] dL[i, j]`.
+        """
+
+
+def outward(gaps: Tensor, centre: int) -> Tensor:
+    """Signed distances from the centre column, summed outward so that nothing cancels."""
+    rightward = gaps[:, centre:-1].cumsum(1)
+    leftward = gaps[:, :centre].flip(1).cumsum(1).flip(1)
+    return torch.cat([-leftward, torch.zeros_like(gaps[:, :1]), rightward], 1)

@@ -1,0 +1,266 @@
+"""Relaxed permutations of scores: written down for short lists, matrix-free for long ones."""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, Protocol, final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from .. import _checks
+from ..permutation import DensePermutation, HardPermutation, RelaxedPermutation, working
+from .ordering import Ordered
+
+# Lists up to this length are multiplied as a matrix.
+LONGEST_DENSE = 512
+
+
+class Operator(Protocol):
+    """What a matrix answers that is not written: `(d, lists, n)` in sorted coordinates."""
+
+    def product(self, x: Tensor) -> Tensor:
+        """P x."""
+        ...
+
+    def transposed(self, y: Tensor) -> Tensor:
+        """P^T y."""
+        ...
+
+    def position_sums(self) -> Tensor:
+        """`(2, lists, n)`: column sums, and column sums of (row - own position)."""
+        ...
+
+    def log_norm(self) -> Tensor:
+        """`(1, lists, n)`: minus the log-weight of each row's own item."""
+        ...
+
+    def entropy(self) -> Tensor:
+        """`(1, lists, n)`: entropies of the rows."""
+        ...
+
+
+class Kernel(ABC):
+    """What a relaxation of scores must answer, for lists in sorted order."""
+
+    name: ClassVar[str]
+    unimodal: ClassVar[bool] = False  # whether the paper's definition holds whatever the scores
+
+    @abstractmethod
+    def matrix(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
+        """The first rows of the matrix, columns in the order of the items."""
+
+
+class LazyKernel(Kernel):
+    """A relaxation that multiplies without its matrix."""
+
+    @abstractmethod
+    def fall(self, ordered: Ordered, place: Tensor) -> Tensor:
+        """How far the item at sorted position `place[i]` lies below row i's own, in logits."""
+
+    @abstractmethod
+    def operator(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> Operator:
+        """The operator that never writes the matrix."""
+
+
+def relaxed(
+    kernel: LazyKernel, scores: Tensor, tau: float | Tensor, mask: Tensor | None, power: float = 1.0
+) -> RelaxedPermutation:
+    """The relaxed permutation of checked scores, in the form that suits their length."""
+    kind = LazyPermutation if scores.shape[-1] > LONGEST_DENSE else ShortPermutation
+    hard = unrelaxed(scores, tau, mask)
+    return hard or kind(kernel, Ordered(scores, tau, mask, power), scores.dtype)
+
+
+def unrelaxed(scores: Tensor, tau: float | Tensor, mask: Tensor | None) -> HardPermutation | None:
+    """The hard permutation where nothing is to be relaxed: at a temperature of 0, or no items."""
+    n = scores.shape[-1]
+    if n and (isinstance(tau, Tensor) or tau != 0):
+        return None
+    return HardPermutation(Ordered(scores, 1.0, mask).perm, n, scores.dtype)
+
+
+class ScorePermutation(RelaxedPermutation):
+    """The relaxed permutation that sorts scores, largest first; its kinds are below."""
+
+    _form = "dense"
+
+    def __init__(
+        self, kernel: Kernel, ordered: Ordered, dtype: torch.dtype, rows: int | None = None
+    ) -> None:
+        self._kernel, self._ordered = kernel, ordered
+        self._dtype = dtype
+        self._rows = ordered.n if rows is None else rows
+        self._matrices: dict[bool, Tensor] = {}  # apart by whether gradients were on
+
+    @property
+    def shape(self) -> torch.Size:
+        """`(..., n, n)`, or `(..., k, n)` after `top(k)`."""
+        return torch.Size((*self._ordered.batch, self._rows, self._ordered.n))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the scores, and of what comes out."""
+        return self._dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where it lives."""
+        return self._ordered.scores.device
+
+    def _kind(self) -> str:
+        return f"{self._kernel.name}, {self._form}"
+
+    def _matrix(self) -> Tensor:
+        self._ordered.check_unchanged()
+        differentiable = self._ordered.differentiable
+        if differentiable not in self._matrices:
+            matrix = self._kernel.matrix(self._ordered, working(self._dtype), self._rows)
+            self._matrices[differentiable] = matrix
+        return self._matrices[differentiable]
+
+    def permutation(self) -> Tensor:
+        """The stable descending sort of the scores, `(..., n)`."""
+        return self._ordered.perm[..., : self._rows]
+
+    def is_unimodal(self) -> Tensor:
+        """True by a theorem where there is one, for every list without a NaN; else as it is."""
+        if not self._kernel.unimodal:
+            return DensePermutation(self.to_dense().detach()).is_unimodal()
+        return ~self._ordered.open_gaps.isnan().any(-1)
+
+    def _top(self, k: int) -> RelaxedPermutation:
+        return type(self)(self._kernel, self._ordered, self._dtype, k)
+
+    def sort(self, x: Tensor) -> Tensor:
+        """Values in the order of P; its hard counterpart is `x.gather(-1, permutation)`.
+
+        Args:
+            x: `(..., n)`. One value per item; `P.sort(scores)` is the soft sort.
+
+        Returns:
+            `(..., n)`, the value at each position. Items that are absent or infinitely high or
+            low take no part in any other place, so whatever `x` holds for them stays there.
+        """
+        x = _checks.list_values(x, self.shape, "P.sort(x)")
+        out = torch.promote_types(self._dtype, x.dtype)
+        x = x.to(working(out))
+        apart = self._ordered.scores.isinf()
+        alone = apart & ~x.isfinite()
+        common = _common_offset(x.detach(), apart)
+        soft = self._product(torch.where(alone, 0.0, x - common).unsqueeze(-1)).squeeze(-1) + common
+        perm = self.permutation().expand(*alone.shape[:-1], self._rows)
+        own = x.expand(alone.shape).gather(-1, perm)
+        return torch.where(alone.gather(-1, perm), own, soft).to(out)
+
+
+def _common_offset(x: Tensor, apart: Tensor) -> Tensor:
+    """What all values that mix have in common, `(..., 1)`; 0 if they lie on both sides of 0.
+
+    Rows sum to 1, so an offset may be taken out and put back. In the gradient to the scores it
+    would cancel, and cost digits. It is the value nearest to 0: no result loses any.
+    """
+    low = torch.where(apart, torch.inf, x).amin(-1, keepdim=True)
+    high = torch.where(apart, -torch.inf, x).amax(-1, keepdim=True)
+    common = low.clamp(min=0) + high.clamp(max=0)
+    return torch.where(common.isfinite(), common, 0.0)
+
+
+@final
+class ShortPermutation(ScorePermutation):
+    """Written down, but for logarithms of weights too small for the matrix."""
+
+    _kernel: LazyKernel  # pyright: ignore
+
+    def _log_prob(self, perm: Tensor) -> Tensor:
+        own = self.permutation().unsqueeze(-1)
+        log_norm = -self._matrix().gather(-1, own).squeeze(-1).log()
+        return log_weights(self._kernel, self._ordered, perm, log_norm)
+
+
+def log_weights(kernel: LazyKernel, ordered: Ordered, perm: Tensor, log_norm: Tensor) -> Tensor:
+    """Log-weights of one item per row, `(..., rows)`, however small they are."""
+    batch = torch.broadcast_shapes(perm.shape[:-1], ordered.batch)
+    o = ordered.expand(batch)
+    place = o.rank().gather(-1, perm.expand(*batch, perm.shape[-1]))
+    fall = kernel.fall(o, place).to(log_norm.dtype)
+    return -fall - (log_norm + ordered.poison().to(log_norm.dtype))
+
+
+@final
+class LazyPermutation(ScorePermutation):
+    """Never written down: every answer comes from an operator in sorted coordinates."""
+
+    _kernel: LazyKernel  # pyright: ignore
+    _form = "matrix-free"
+
+    def __init__(
+        self, kernel: Kernel, ordered: Ordered, dtype: torch.dtype, rows: int | None = None
+    ) -> None:
+        super().__init__(kernel, ordered, dtype, rows)
+        self._operators: dict[tuple[torch.dtype, bool], Operator] = {}
+
+    def _operator(self, ordered: Ordered, dtype: torch.dtype) -> Operator:
+        self._ordered.check_unchanged()
+        if ordered is not self._ordered:
+            return self._kernel.operator(ordered, dtype, self._rows)
+        key = dtype, ordered.differentiable
+        if key not in self._operators:
+            self._operators[key] = self._kernel.operator(ordered, dtype, self._rows)
+        return self._operators[key]
+
+    def _product(self, x: Tensor) -> Tensor:
+        o, x, unfold = self._lists_for(x)
+        sorted_x = x.gather(-2, o.perm.unsqueeze(-1).expand(*o.perm.shape, x.shape[-1]))
+        y = self._operator(o, x.dtype).product(_to_lists(sorted_x))
+        return unfold(_from_lists(y, o)[..., : self._rows, :])
+
+    def _transposed(self, y: Tensor) -> Tensor:
+        o, y, unfold = self._lists_for(pad(y, (0, 0, 0, self._ordered.n - self._rows)))
+        x = _from_lists(self._operator(o, y.dtype).transposed(_to_lists(y)), o)
+        return unfold(x.gather(-2, o.rank().unsqueeze(-1).expand(*o.perm.shape, x.shape[-1])))
+
+    def _lists_for(self, x: Tensor):
+        """The lists and a payload `(..., n, d)` of one batch, and how to undo what that took."""
+        o = self._ordered
+        if o.batch.numel() != 1 or x.shape[:-2].numel() == 1:
+            batch = torch.broadcast_shapes(o.batch, x.shape[:-2])
+            return o.expand(batch), x.expand(*batch, *x.shape[-2:]), lambda y: y
+        # One P, many payloads: one sweep.
+        extra, d = x.shape[:-2], x.shape[-1]
+        folded = x.movedim(-2, 0).flatten(1)  # (n, ... d)
+
+        def unfold(y: Tensor) -> Tensor:
+            y = y.reshape(y.shape[-2], *extra, d).movedim(0, -2)
+            return y.expand(*torch.broadcast_shapes(extra, o.batch), *y.shape[-2:])
+
+        return o, folded.expand(*o.batch, *folded.shape), unfold
+
+    def _rank(self) -> Tensor:
+        o = self._ordered
+        total, moment = self._operator(o, working(self._dtype)).position_sums()
+        place = torch.arange(1, o.n + 1, device=self.device, dtype=total.dtype)
+        ranks = (place + moment / total).reshape(o.perm.shape)
+        return ranks.gather(-1, o.rank()) + o.poison().to(ranks.dtype)
+
+    def _log_prob(self, perm: Tensor) -> Tensor:
+        log_norm = self._of_rows(self._operator(self._ordered, working(self._dtype)).log_norm())
+        return log_weights(self._kernel, self._ordered, perm, log_norm)
+
+    def _entropy(self) -> Tensor:
+        entropy = self._of_rows(self._operator(self._ordered, working(self._dtype)).entropy())
+        return entropy + self._ordered.poison().to(entropy.dtype)
+
+    def _of_rows(self, x: Tensor) -> Tensor:
+        return x.reshape(self._ordered.perm.shape)[..., : self._rows]
+
+
+def _to_lists(x: Tensor) -> Tensor:
+    """`(..., n, d)` as `(d, lists, n)`."""
+    *batch, n, d = x.shape
+    return x.reshape(torch.Size(batch).numel(), n, d).permute(2, 0, 1).contiguous()
+
+
+def _from_lists(y: Tensor, o: Ordered) -> Tensor:
+    """The inverse, NaN for lists that hold a NaN."""
+    y = y.permute(1, 2, 0).reshape(*o.batch, o.n, len(y))
+    return y + o.poison().unsqueeze(-1).to(y.dtype)
