@@ -11,9 +11,7 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import pytest
-import scipy.special
 import torch
 from torch import Tensor
 

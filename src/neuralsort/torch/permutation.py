@@ -8,6 +8,7 @@ from torch import Tensor
 
 from .. import _options
 from . import _checks
+from .arrays import inferring, matmul, working
 from .gradients import straight_through
 from .hardening import harden, is_permutation, row_argmax
 
@@ -259,9 +260,12 @@ class DensePermutation(RelaxedPermutation):
         return DensePermutation(self._dense[..., :k, :], None if perm is None else perm[..., :k])
 
     def permutation(self) -> Tensor:
-        if self._perm is None:
-            self._perm = harden(self._dense.detach())
-        return self._perm
+        if self._perm is not None:
+            return self._perm
+        perm = harden(self._dense.detach())
+        if not inferring():
+            self._perm = perm
+        return perm
 
 
 class HardPermutation(RelaxedPermutation):
@@ -398,24 +402,6 @@ class Transposed(_Operator):
     def __repr__(self) -> str:
         """Says what it transposes."""
         return f"{self._of!r}.mT"
-
-
-# -- arithmetic ------------------------------------------------------------------------------------
-
-
-def working(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of the computation: float64 for float64, float32 for everything shorter."""
-    return torch.float64 if dtype is torch.float64 else torch.float32
-
-
-def matmul(a: Tensor, b: Tensor) -> Tensor:
-    """`torch.matmul` in the longer dtype of the two, which autocast does not shorten."""
-    common = torch.promote_types(a.dtype, b.dtype)
-    a, b = a.to(common), b.to(common)
-    if not torch.is_autocast_enabled(a.device.type):
-        return torch.matmul(a, b)
-    with torch.autocast(a.device.type, enabled=False):
-        return torch.matmul(a, b)
 
 
 def _add_gradient(value: Tensor, soft: Tensor) -> Tensor:

@@ -19,7 +19,8 @@ from torch.nn.functional import pad
 
 from ... import _options
 from .. import _checks
-from ..permutation import RelaxedPermutation, matmul, working
+from ..arrays import matmul, working
+from ..permutation import RelaxedPermutation
 from .layers import bitonic, mix, next_power, odd_even
 from .ordering import Ordered
 from .scored import Kernel, ScorePermutation, unrelaxed
@@ -133,7 +134,7 @@ class Network(Kernel):
         wires = torch.arange(self.width, device=device)
         self.live = (wires >= spare) & (wires < end)  # (..., width)
         self.full = ordered.mask is None and self.width == n
-        self._shares: dict[bool, list[Tensor]] = {}  # apart by whether gradients were on
+        self._shares: dict[tuple[bool, bool], list[Tensor]] = {}  # apart by mode
 
     def _end(self) -> Tensor:
         """The wire after the last item present: they sort as a shorter list would."""
@@ -149,10 +150,10 @@ class Network(Kernel):
 
     def shares(self) -> list[Tensor]:
         """By how much the pairs of each layer swap, `(..., runs, distance)`, in float64."""
-        differentiable = self.ordered.differentiable
-        if differentiable not in self._shares:
-            self._shares[differentiable] = self._compare()
-        return self._shares[differentiable]
+        mode = self.ordered.mode
+        if mode not in self._shares:
+            self._shares[mode] = self._compare()
+        return self._shares[mode]
 
     def _compare(self) -> list[Tensor]:
         o = self.ordered

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, threshold
 
-from ..permutation import matmul
+from ..arrays import matmul
+from .engine.between import all_falls
 from .ordering import Ordered, tie_groups
 
 # Lists up to this length are compared pair by pair: fewer operations than sorting them.
@@ -20,7 +21,7 @@ CHUNK = 1 << 18
 
 def neuralsort_matrix(ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
     """The first rows of NeuralSort's matrix, `(..., rows, n)`."""
-    if _may_compare_pairs(ordered):
+    if dtype != ordered.exact and _may_compare_pairs(ordered):
         return _pairwise(ordered, dtype, rows)
     unit, gaps = ordered.unit(), ordered.gaps
     unit = gaps.new_zeros(()) if unit is None else unit
@@ -70,8 +71,6 @@ def _pairwise(ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
     s = ordered.scores.to(ordered.exact)
     if isinstance(ordered.tau, Tensor) or ordered.tau != 1:
         s = s / ordered.tau
-    if dtype == s.dtype:  # an offset of the scores would cost digits
-        s = s - s.detach().narrow(-1, 0, 1)
     row = s.unsqueeze(-2)
     n = s.shape[-1]
     slope = torch.arange(n - 1, n - 1 - 2 * rows, -2, dtype=s.dtype, device=s.device).unsqueeze(-1)
@@ -86,6 +85,35 @@ def _pairwise(ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
     return torch.softmax(logits - logits.detach().amax(-1, keepdim=True), -1, dtype=dtype)
 
 
+def _write_exact(gaps: Tensor, perm: Tensor, out: Tensor) -> Tensor:
+    """Rows from falls that are sums of gaps: none is below 0, so no item outweighs a row's own."""
+    for i, j in _strips(gaps, out.shape[-2], out.shape[-2]):
+        weights = all_falls(gaps, i, j).neg_().exp_()
+        weights = weights / weights.sum(-1, keepdim=True)
+        out[..., i:j, :].scatter_(-1, perm.unsqueeze(-2).expand_as(weights), weights)
+    return out
+
+
+def _write_short(gaps: Tensor, perm: Tensor, out: Tensor) -> Tensor:
+    """Rows from running sums of gaps: fewer passes, and exact to the digits that float32 keeps."""
+    n, rows = gaps.shape[-1], out.shape[-2]
+    twice = torch.arange(1 - n, n, 2, dtype=gaps.dtype, device=gaps.device)
+    before = pad(gaps[..., :-1] / math.log(2), (1, 0))  # before each position; 2^x is fast
+    distance, moment = before.cumsum(-1), (before * (1 - twice)).cumsum(-1)
+    peak = torch.addcmul(moment, twice, distance).unsqueeze(-1)
+    distance = torch.empty_like(distance).scatter_(-1, perm, distance).unsqueeze(-2)
+    moment = torch.empty_like(moment).scatter_(-1, perm, moment).unsqueeze(-2)
+    twice = twice.unsqueeze(-1)
+    least = math.log2(torch.finfo(out.dtype).tiny) + 4
+    for i, j in _strips(gaps, rows, rows):
+        logits = (moment - peak[..., i:j, :]).addcmul_(twice[i:j], distance)
+        # Exponentials that underflow are slow: stop them short, and then set them to 0.
+        weights = logits.to(out.dtype).clamp_(min=least, max=0.0).exp2_()
+        weights = threshold(weights, 2.0 ** (least + 3), 0.0)
+        out[..., i:j, :] = weights / weights.sum(-1, keepdim=True)
+    return out
+
+
 class _Sorted(torch.autograd.Function):
     """The matrix from sorted gaps: float64 in the logits, the computation's dtype in the weights.
 
@@ -97,26 +125,10 @@ class _Sorted(torch.autograd.Function):
     def forward(
         scaled: Tensor, unit: Tensor, gaps: Tensor, perm: Tensor, dtype: torch.dtype, rows: int
     ) -> Tensor:
-        n = gaps.shape[-1]
-        twice = torch.arange(1 - n, n, 2, dtype=gaps.dtype, device=gaps.device)
-        # Powers of 2 are faster than of e. Their exponents are rounded once more, which float64
-        # results would show.
-        base, power = (math.e, Tensor.exp_) if dtype == gaps.dtype else (2.0, Tensor.exp2_)
-        before = pad(gaps[..., :-1] / math.log(base), (1, 0))  # the gap before each position
-        distance, moment = before.cumsum(-1), (before * (1 - twice)).cumsum(-1)
-        peak = torch.addcmul(moment, twice, distance).unsqueeze(-1)
-        distance = torch.empty_like(distance).scatter_(-1, perm, distance).unsqueeze(-2)
-        moment = torch.empty_like(moment).scatter_(-1, perm, moment).unsqueeze(-2)
-        twice = twice.unsqueeze(-1)
-        out = torch.empty(*gaps.shape[:-1], rows, n, dtype=dtype, device=gaps.device)
-        least = math.log(torch.finfo(dtype).tiny, base) + 4
-        for i, j in _strips(gaps, rows, rows):
-            logits = (moment - peak[..., i:j, :]).addcmul_(twice[i:j], distance)
-            # Exponentials that underflow are slow: stop them short, and then set them to 0.
-            weights = power(logits.to(dtype).clamp_(min=least))
-            weights = threshold(weights, base ** (least + 3), 0.0)
-            out[..., i:j, :] = weights / weights.sum(-1, keepdim=True)
-        return out
+        out = torch.empty(*gaps.shape[:-1], rows, gaps.shape[-1], dtype=dtype, device=gaps.device)
+        if dtype == gaps.dtype:
+            return _write_exact(gaps, perm, out)
+        return _write_short(gaps, perm, out)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ..arrays import inferring
+
 # A gap of this many temperatures carries no weight: exp(-800) is 0 in float64.
 WALL = 800.0
 
@@ -41,7 +43,13 @@ class Ordered:
         self.scores = scores
         self.tau = tau
         self.mask = mask
-        self._sorted: tuple[Tensor, Tensor, Tensor] | None = None
+        self._sorted: dict[bool, tuple[Tensor, Tensor, Tensor]] = {}  # apart by inference mode
+        self._made = self._version()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy counts from anew."""
+        self.__dict__.update(state)
+        self._made = self._version()
 
     @property
     def n(self) -> int:
@@ -58,11 +66,33 @@ class Ordered:
         """Whether the temperature is a tensor, which may require gradients."""
         return isinstance(self.tau, Tensor)
 
+    def _tensors(self) -> list[Tensor]:
+        return [x for x in (self.scores, self.tau) if isinstance(x, Tensor)]
+
+    def _version(self) -> int:
+        """How often the scores were changed in place, where that is counted."""
+        if torch.compiler.is_compiling() or self.scores.is_inference():
+            return 0
+        return self.scores._version
+
+    def check_unchanged(self) -> None:
+        """Refuses scores that were changed in place since P was made."""
+        if self._version() != self._made:
+            raise RuntimeError(
+                "the scores of this relaxed permutation were changed in place after it was made, "
+                "so that its order and its values would disagree. Make it again, or give it a "
+                "copy: `neuralsort(scores.clone())`."
+            )
+
     @property
     def differentiable(self) -> bool:
         """Whether what is computed now has a gradient, and must not come from a time without."""
-        tensors = [x for x in (self.scores, self.tau) if isinstance(x, Tensor)]
-        return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+        return torch.is_grad_enabled() and any(x.requires_grad for x in self._tensors())
+
+    @property
+    def mode(self) -> tuple[bool, bool]:
+        """What is computed now may be kept for later, but only for times of the same mode."""
+        return self.differentiable, inferring()
 
     @property
     def values(self) -> Tensor:
@@ -94,8 +124,13 @@ class Ordered:
         return tau if self.power == 1 else tau ** (1 / self.power)
 
     def _sort(self) -> tuple[Tensor, Tensor, Tensor]:
-        if self._sorted is not None:
-            return self._sorted
+        self.check_unchanged()
+        inference = inferring()
+        if inference not in self._sorted:
+            self._sorted[inference] = self._sort_now()
+        return self._sorted[inference]
+
+    def _sort_now(self) -> tuple[Tensor, Tensor, Tensor]:
         values, perm = torch.sort(self.scores, dim=-1, descending=True, stable=True)
         if values.requires_grad:  # infinite scores stay where they are, whatever the gradient
             values = torch.where(values.isinf(), values.detach(), values)
@@ -113,18 +148,15 @@ class Ordered:
             gaps = gaps.masked_fill(absent[..., 1:], torch.inf)
         if self.n:
             gaps = pad(gaps, (0, 1), value=torch.inf)
-        self._sorted = values, perm, gaps
-        return self._sorted
-
-    def check_unchanged(self) -> None:
-        """Refuses scores or temperatures that were changed in place since P was made."""
+        return values, perm, gaps
 
     def expand(self, batch: torch.Size) -> "Ordered":
         """The same lists for a larger batch."""
         if batch == self.batch:
             return self
         larger = Ordered(self.scores.expand(*batch, self.n), self.tau, None, self.power)
-        larger._sorted = tuple(x.expand(*batch, self.n) for x in self._sort())  # pyright: ignore
+        expanded = tuple(x.expand(*batch, self.n) for x in self._sort())
+        larger._sorted[inferring()] = expanded  # pyright: ignore
         return larger
 
     def rank(self) -> Tensor:

@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from .. import _checks
-from ..permutation import DensePermutation, HardPermutation, RelaxedPermutation, working
+from ..arrays import working
+from ..permutation import DensePermutation, HardPermutation, RelaxedPermutation
 from .ordering import Ordered
 
 # Lists up to this length are multiplied as a matrix.
@@ -90,7 +91,7 @@ class ScorePermutation(RelaxedPermutation):
         self._kernel, self._ordered = kernel, ordered
         self._dtype = dtype
         self._rows = ordered.n if rows is None else rows
-        self._matrices: dict[bool, Tensor] = {}  # apart by whether gradients were on
+        self._matrices: dict[tuple[bool, bool], Tensor] = {}  # apart by mode
 
     @property
     def shape(self) -> torch.Size:
@@ -112,11 +113,11 @@ class ScorePermutation(RelaxedPermutation):
 
     def _matrix(self) -> Tensor:
         self._ordered.check_unchanged()
-        differentiable = self._ordered.differentiable
-        if differentiable not in self._matrices:
+        mode = self._ordered.mode
+        if mode not in self._matrices:
             matrix = self._kernel.matrix(self._ordered, working(self._dtype), self._rows)
-            self._matrices[differentiable] = matrix
-        return self._matrices[differentiable]
+            self._matrices[mode] = matrix
+        return self._matrices[mode]
 
     def permutation(self) -> Tensor:
         """The stable descending sort of the scores, `(..., n)`."""
@@ -197,13 +198,13 @@ class LazyPermutation(ScorePermutation):
         self, kernel: Kernel, ordered: Ordered, dtype: torch.dtype, rows: int | None = None
     ) -> None:
         super().__init__(kernel, ordered, dtype, rows)
-        self._operators: dict[tuple[torch.dtype, bool], Operator] = {}
+        self._operators: dict[tuple, Operator] = {}  # apart by dtype and mode
 
     def _operator(self, ordered: Ordered, dtype: torch.dtype) -> Operator:
         self._ordered.check_unchanged()
         if ordered is not self._ordered:
             return self._kernel.operator(ordered, dtype, self._rows)
-        key = dtype, ordered.differentiable
+        key = dtype, ordered.mode
         if key not in self._operators:
             self._operators[key] = self._kernel.operator(ordered, dtype, self._rows)
         return self._operators[key]

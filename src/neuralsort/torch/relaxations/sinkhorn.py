@@ -15,9 +15,10 @@ from torch import Tensor
 
 from ... import _options
 from .. import _checks
+from ..arrays import inferring, working
 from ..hardening import harden
 from ..noise import gumbel
-from ..permutation import DensePermutation, HardPermutation, RelaxedPermutation, working
+from ..permutation import DensePermutation, HardPermutation, RelaxedPermutation
 from .neuralsort import NeuralSortKernel
 from .ordering import Ordered
 from .scored import Kernel, ScorePermutation, unrelaxed
@@ -255,9 +256,12 @@ class LogPermutation(_FromLogarithms):
         return self._log.device
 
     def permutation(self) -> Tensor:
-        if self._perm is None:
-            self._perm = harden(self.to_dense().detach())
-        return self._perm
+        if self._perm is not None:
+            return self._perm
+        perm = harden(self.to_dense().detach())
+        if not inferring():
+            self._perm = perm
+        return perm
 
     def _kind(self) -> str:
         return "sinkhorn"
@@ -279,16 +283,16 @@ class TransportKernel(Kernel):
 
     def __init__(self, iterations: int, tolerance: float | None) -> None:
         self.iterations, self.tolerance = iterations, tolerance
-        self._logs: dict[bool, Tensor] = {}  # apart by whether gradients were on
+        self._logs: dict[tuple[bool, bool], Tensor] = {}  # apart by mode
 
     def log_matrix(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
-        differentiable = ordered.differentiable
-        if differentiable not in self._logs:
+        mode = ordered.mode
+        if mode not in self._logs:
             logits = -NeuralSortKernel().falls(ordered).to(dtype)
             log = _balanced(logits, self.iterations, self.tolerance)
             by_item = log.gather(-1, ordered.rank().unsqueeze(-2).expand(log.shape))
-            self._logs[differentiable] = by_item + ordered.poison().unsqueeze(-1).to(dtype)
-        return self._logs[differentiable][..., :rows, :]
+            self._logs[mode] = by_item + ordered.poison().unsqueeze(-1).to(dtype)
+        return self._logs[mode][..., :rows, :]
 
     def matrix(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
         return self.log_matrix(ordered, dtype, rows).exp()
@@ -301,6 +305,7 @@ class TransportPermutation(_FromLogarithms, ScorePermutation):
     _kernel: TransportKernel  # pyright: ignore
 
     def _log_matrix(self) -> Tensor:
+        self._ordered.check_unchanged()
         return self._kernel.log_matrix(self._ordered, working(self._dtype), self._rows)
 
 

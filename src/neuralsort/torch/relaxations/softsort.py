@@ -131,7 +131,6 @@ class ScanOperator:
         self.row, self.column = (x.reshape(lists).mT.unsqueeze(-1) for x in (row, column))
         self.gaps, self.first, self.last = gaps.mT, first.mT, last.mT
         self.alone = (self.first == self.last).unsqueeze(-1)
-        self.tied = not bool(self.alone.all())
         index = torch.arange(ordered.n, dtype=gaps.dtype, device=gaps.device)
         self.index = index.view(-1, 1, 1).expand(self.row.shape)
         self.wanted = (self.index < rows).to(gaps.dtype)
@@ -149,9 +148,6 @@ class ScanOperator:
         decay = weight.squeeze(-1)
         larger = recurrence(decay, weight * x[:-1])
         smaller = recurrence(decay.flip(0), (weight * x[1:]).flip(0)).flip(0)
-        if not self.tied:
-            # At the value, nothing; but rows and columns carry different gradients.
-            return larger * (at - of).exp(), x, smaller * (of - at).exp()
         first, last = self.first.unsqueeze(-1), self.last.unsqueeze(-1)
         # From the end of a run of ties to each of them is no distance, but it has a gradient.
         larger = _pick(larger, first) * (at - _pick(of, first)).exp()
@@ -194,9 +190,9 @@ class ScanOperator:
         # Distances add up along with the weights, so that none is a difference of large numbers.
         gap = self._steps(self.column)
         spread = self._spread(gap, self.column, self.row, self.first)
-        mirrored = (x.flip(0).neg() for x in (self.column, self.row))
+        column, row = -self.column.flip(0), -self.row.flip(0)
         last = len(norm) - 1 - self.last.flip(0)
-        spread = spread + self._spread(gap.flip(0), *mirrored, last).flip(0)
+        spread = spread + self._spread(gap.flip(0), column, row, last).flip(0)
         return self._lists(norm.log() + spread / norm)
 
     def _spread(self, gap: Tensor, of: Tensor, at: Tensor, first: Tensor) -> Tensor:

@@ -28,7 +28,6 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from ..ordering import WALL
 from .blocks import Block, LogitGradient
@@ -185,11 +184,13 @@ class Bands(ABC):
             size, tiles = level.size, level.tiles
             outside = self.lists * tiles  # one more tile stands for all outside a list
 
-            def by_tile(x: Tensor, value: float = 0.0) -> Tensor:
-                whole = pad(x, (0, tiles * size - self.n), value=value)  # noqa: B023
+            def by_tile(x: Tensor, beyond: float) -> Tensor:
+                short = tiles * size - self.n  # noqa: B023
+                # The last item once more: behind a wall it weighs nothing.
+                whole = torch.cat([x, x[..., -1:].expand(*x.shape[:-1], short)], -1) if short else x
                 split = x.new_empty(outside + 1, len(x), size)  # noqa: B023
-                split[:-1] = whole.view(len(x), outside, size).transpose(0, 1)  # noqa: B023
-                split[-1] = value
+                split[:-1] = whole.reshape(len(x), outside, size).transpose(0, 1)  # noqa: B023
+                split[-1] = beyond
                 return split
 
             def by_list(x: Tensor) -> Tensor:
@@ -197,7 +198,7 @@ class Bands(ABC):
                 return whole[..., : self.n]
 
             gap_tiles = by_tile(self.gaps.unsqueeze(0), WALL)
-            row_tiles, col_tiles = by_tile(rows), by_tile(cols)
+            row_tiles, col_tiles = by_tile(rows, 0.0), by_tile(cols, 0.0)
             row_sums = torch.zeros(outside + 1, rows_out, size, **kind)
             col_sums = torch.zeros(outside + 1, cols_out, size, **kind)
             per_column = max(min(size, self.nodes), channels)

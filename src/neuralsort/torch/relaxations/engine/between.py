@@ -64,10 +64,12 @@ def _about_boundaries(gaps: Tensor, half: int) -> tuple[Tensor, Tensor, Tensor]:
     return in_order(near), in_order(total), in_order(outward)
 
 
-def all_falls(gaps: Tensor) -> Tensor:
-    """The same for every row and every position, `(..., n, n)`. Time and memory O(n^2)."""
-    index = torch.arange(gaps.shape[-1], device=gaps.device)
-    ranks = 2 * (index - index.unsqueeze(-1)) + 1  # from each row to the gap after each position
+def all_falls(gaps: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
+    """The same for rows `start:stop` and every position, `(..., rows, n)`: 0 for a row's own."""
+    n = gaps.shape[-1]
+    index = torch.arange(n, device=gaps.device)
+    row = index[start : n if stop is None else stop].unsqueeze(-1)
+    ranks = 2 * (index - row) + 1  # from each row to the gap after each position
     after = (gaps.unsqueeze(-2) * ranks.clamp(min=1)).masked_fill(ranks < 0, 0.0)
     before = (gaps.unsqueeze(-2) * (-ranks).clamp(min=1)).masked_fill(ranks > 0, 0.0)
     return pad(after.cumsum(-1)[..., :-1], (1, 0)) + before.flip(-1).cumsum(-1).flip(-1)

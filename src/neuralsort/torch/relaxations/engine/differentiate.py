@@ -58,10 +58,14 @@ class BandOperator:
     def entropy(self) -> Tensor:
         return self._ask(ENTROPY)
 
-    @torch.compiler.disable  # what it does depends on data: compiled graphs break here
     def _ask(self, query: Query, *payload: Tensor) -> Tensor:
         """The answer, `(d, lists, n)`, with gradients to scores, temperature and payload."""
-        return Value.apply(self.scaled, self.unit, self.gaps, self.engine, query, *payload)  # pyright: ignore
+        return _untraced(self.scaled, self.unit, self.gaps, self.engine, query, *payload)  # pyright: ignore
+
+
+@torch.compiler.disable  # what it does depends on data: compiled graphs break here
+def _untraced(*args: Any) -> Any:
+    return Value.apply(*args)
 
 
 class Value(torch.autograd.Function):
@@ -167,9 +171,9 @@ def _composed(
 ) -> tuple[Tensor, ...]:
     """The same gradients from differentiable products, in float64: for second derivatives."""
     engine = engine.anew(gaps.dtype)
-    grad, *payload = (x.to(gaps.dtype) for x in (grad, *payload))
+    grad, *rest = (x.to(gaps.dtype) for x in (grad, *payload))
     index = torch.arange(gaps.shape[-1], dtype=gaps.dtype, device=gaps.device).expand_as(gaps)
-    a, b, w = query.factors(index, engine.rows, grad, *payload)
+    a, b, w = query.factors(index, engine.rows, grad, *rest)
 
     def ask(query: Query, x: Tensor) -> Tensor:
         return Value.apply(scaled, unit, gaps, engine, query, x)  # pyright: ignore

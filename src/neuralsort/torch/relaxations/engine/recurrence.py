@@ -61,7 +61,6 @@ class _Recurrence(torch.autograd.Function):
         return _Recurrence.apply(decay, to_decay.unsqueeze(-1) * y[:-1] + to_add)  # pyright: ignore
 
 
-@torch.compiler.disable  # thousands of small steps: compiled graphs break here
 def recurrence(decay: Tensor, add: Tensor) -> Tensor:
     """Solves `y[i + 1] = decay[i] y[i] + add[i]` from `y[0] = 0`, every list for itself.
 
@@ -72,4 +71,9 @@ def recurrence(decay: Tensor, add: Tensor) -> Tensor:
     Returns:
         `(m + 1, lists, d)`. Time O(m d) per list, in O(log m) rounds of vector operations.
     """
-    return _Recurrence.apply(decay, add)  # pyright: ignore
+    return _untraced(decay, add)  # pyright: ignore
+
+
+@torch.compiler.disable  # thousands of small steps: compiled graphs break here
+def _untraced(*args: Tensor) -> Any:
+    return _Recurrence.apply(*args)

@@ -37,7 +37,7 @@ class Sums:
             total, moment = total.flip(0), moment.flip(0)
         self.total, self.moment = [total], [moment]
         size = SMALLEST
-        while size < gaps[0].numel():
+        while size < gaps.shape[1] * SMALLEST:
             near_total, far_total = total.view(-1, 2).unbind(1)
             near_moment, far_moment = moment.view(-1, 2).unbind(1)
             moment = near_moment + far_moment + 2 * size * far_total

@@ -1,0 +1,24 @@
+"""What tensors need everywhere: the dtype of a computation, and exact products."""
+
+import torch
+from torch import Tensor
+
+
+def working(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of the computation: float64 for float64, float32 for everything shorter."""
+    return torch.float64 if dtype is torch.float64 else torch.float32
+
+
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    """`torch.matmul` in the longer dtype of the two, which autocast does not shorten."""
+    common = torch.promote_types(a.dtype, b.dtype)
+    a, b = a.to(common), b.to(common)
+    if not torch.is_autocast_enabled(a.device.type):
+        return torch.matmul(a, b)
+    with torch.autocast(a.device.type, enabled=False):
+        return torch.matmul(a, b)
+
+
+def inferring() -> bool:
+    """Whether what is made now serves no gradient later. Compiled graphs are asked from outside."""
+    return not torch.compiler.is_compiling() and torch.is_inference_mode_enabled()

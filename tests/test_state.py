@@ -1,0 +1,52 @@
+"""What a relaxed permutation remembers: nothing of another mode, nothing of scores that changed."""
+
+import pytest
+import torch
+
+import neuralsort.torch as ns
+from tests.methods import every_form
+
+
+@every_form()
+def test_what_was_asked_in_inference_mode_does_not_spoil_gradients(method, form):
+    scores = torch.randn(2, 6, requires_grad=True)
+    P = method.relax(scores, tau=0.5)
+    with torch.inference_mode():
+        inside = P.permutation(), P.sort(scores), P.rank(), P.entropy()
+    outside = P.sort(scores), P.rank(), P.entropy()
+    assert torch.equal(P.permutation(), inside[0])
+    for one, other in zip(inside[1:], outside, strict=True):
+        assert torch.allclose(one, other)
+    sum(x.sum() for x in outside).backward()
+    assert scores.grad is not None
+    assert scores.grad.isfinite().all()
+
+
+def test_a_matrix_hardened_in_inference_mode_still_has_gradients():
+    matrix = torch.rand(4, 4).softmax(-1).requires_grad_()
+    P = ns.RelaxedPermutation.from_dense(matrix)
+    with torch.inference_mode():
+        P.permutation()
+    P.straight_through().sort(torch.randn(4)).sum().backward()
+    assert matrix.grad is not None
+
+
+@every_form()
+@pytest.mark.parametrize("asked_before", [False, True])
+def test_scores_changed_in_place_are_refused(method, form, asked_before):
+    scores = torch.randn(6)
+    P = method.relax(scores, tau=0.5)
+    if asked_before:
+        P.sort(scores)
+    scores.mul_(-1)
+    for ask in (lambda: P.sort(scores), lambda: P.permutation(), lambda: P.to_dense()):
+        with pytest.raises(RuntimeError, match="changed in place.*Make it again"):
+            ask()
+
+
+@every_form()
+def test_a_temperature_changed_in_place_is_that_of_before(method, form):
+    scores, tau = torch.randn(6), torch.tensor(0.5, dtype=torch.float64)
+    P = method.relax(scores, tau=tau)
+    tau.mul_(4)
+    assert torch.equal(P.to_dense(), method.relax(scores, tau=0.5).to_dense())
