@@ -24,13 +24,16 @@ def exponential_error(a: float, nodes: int) -> float:
 
     The Chebyshev coefficients are $2 I_k(a)$. What is left of the series after `nodes` terms comes
     twice, once left out and once folded back. $I_k(a) \le (a/2)^k / k!\; e^{a^2 / (4k + 4)}$, and
-    from one term to the next this falls at least by `ratio`.
+    from one term to the next this falls at least by `ratio`. Where it does not fall, the
+    interpolant is at most 4 times as large as what it interpolates, for up to 100 nodes.
     """
     if a == 0:
         return 0.0
-    log = nodes * math.log(a / 2) - math.lgamma(nodes + 1) + a * a / (4 * nodes + 4)
     ratio = a / (2 * nodes + 2)
-    return 4 * math.exp(log) / (1 - ratio) if ratio < 1 else math.inf
+    if ratio >= 0.9:
+        return 5 * math.exp(a)
+    log = nodes * math.log(a / 2) - math.lgamma(nodes + 1) + a * a / (4 * nodes + 4)
+    return min(4 * math.exp(log) / (1 - ratio), 5 * math.exp(a))
 
 
 def neuralsort_error(nodes: int, reach: float) -> float:
@@ -44,8 +47,9 @@ def neuralsort_error(nodes: int, reach: float) -> float:
         fallen = min(max(a - reach / 2, 0.0), reach / 2) + 2 * max(a - reach, 0.0)
         return exponential_error(a, nodes) * math.exp(-fallen)
 
-    # The bound rises up to the reach and has one maximum behind it, near a = nodes / 2.
-    return max(error(reach + nodes * k / 64) for k in range(65))
+    # The bound rises up to the reach and has one maximum behind it, near a = nodes / 2. Between
+    # two of these places it is not a tenth higher than at the better of them.
+    return 1.1 * max(error(reach + nodes * k / 64) for k in range(129))
 
 
 def softsort_error(nodes: int, half: float) -> float:
