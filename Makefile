@@ -6,6 +6,7 @@ EXTRAS ?= all
 WORKERS ?= 2
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+SOAK_ARGS ?=
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -15,7 +16,7 @@ OTHER_FRAMEWORKS := tests/test_jax_*.py tests/test_tf_*.py tests/test_parity*.py
 	src/neuralsort/jax/* src/neuralsort/tf/* docs/frameworks.md
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-torch lint format bench clean
+.PHONY: help install quickstart test test-torch soak lint format bench clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +33,10 @@ test: $(READY)  ## Run the tests, and the examples in docstrings and docs
 
 test-torch:  ## Run the tests of PyTorch alone; JAX and TensorFlow need not be there
 	$(MAKE) test EXTRAS=experiments PYTEST_ARGS="$(OTHER_FRAMEWORKS:%=--ignore-glob=%) $(PYTEST_ARGS)"
+
+# SOAK_ARGS="--first 2000" goes on with other problems.
+soak: $(READY)  ## Check random rows of 2,000 random problems of long lists (hours)
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m tests.soak $(SOAK_ARGS)
 
 lint: $(READY)  ## Check style, formatting and types
 	$(BIN)/ruff check .

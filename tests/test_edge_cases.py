@@ -509,3 +509,12 @@ def test_numbers_of_numpy_are_numbers(tau):
     scores = torch.randn(5)
     P = ns.neuralsort(scores, tau=tau).to_dense()
     assert torch.equal(P, ns.neuralsort(scores, tau=float(tau)).to_dense())
+
+
+@each_method
+def test_a_longer_payload_keeps_its_offset(method, form):
+    """float32 scores, and a float64 payload whose offset float32 does not hold."""
+    scores, payload = torch.randn(40), torch.rand(40, dtype=torch.float64)
+    P = method.relax(scores, tau=0.1)
+    expected = P.to_dense().double() @ payload
+    assert_near(P.sort(123_456_789 + payload) - 123_456_789, expected, 1e-6, 1)
