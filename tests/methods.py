@@ -114,7 +114,7 @@ def _network(kind: str) -> Callable[[Sequence[float], float], np.ndarray]:
     return functools.partial(oracle.sorting_network, kind=kind, swap="cauchy")
 
 
-METHODS = (
+METHODS: tuple[Method, ...] = (
     _softmax_method("neuralsort", oracle.neuralsort_logits, neuralsort_formula),
     _softmax_method(
         "softsort",
@@ -126,11 +126,6 @@ METHODS = (
         functools.partial(oracle.softsort_logits, power=2),
         functools.partial(softsort_formula, power=2),
     ),
-)
-"""The methods whose rows are softmaxes of known logits: those that `methods()` runs over."""
-
-EVERY_METHOD: tuple[Method, ...] = (
-    *METHODS,
     Method(registry.METHODS["lapsum"], oracle.lapsum, two_forms=True),
     Method(registry.METHODS["sinkhorn_sort"], oracle.sinkhorn_sort, converge={"iterations": 3000}),
     Method(registry.METHODS["odd_even_network"], _network("odd_even"), cold=1e-13),
@@ -138,16 +133,19 @@ EVERY_METHOD: tuple[Method, ...] = (
 )
 """Every relaxation of scores in the registry, which a test makes sure of."""
 
+SOFTMAX: tuple[SoftmaxMethod, ...] = tuple(m for m in METHODS if isinstance(m, SoftmaxMethod))
+"""Those of them whose rows are softmaxes of known logits."""
+
 
 def methods() -> list:
     """Parameters for the methods whose rows are softmaxes."""
-    return [pytest.param(m, id=m.name) for m in METHODS]
+    return [pytest.param(m, id=m.name) for m in SOFTMAX]
 
 
 def every_method(law: str | None = None) -> list:
     """Parameters for all relaxations of scores that keep a law."""
     assert law is None or law in registry.LAWS
-    return [pytest.param(m, id=m.name) for m in EVERY_METHOD if law is None or law in m.laws]
+    return [pytest.param(m, id=m.name) for m in METHODS if law is None or law in m.laws]
 
 
 def every_form(law: str | None = None) -> pytest.MarkDecorator:

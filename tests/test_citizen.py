@@ -10,24 +10,16 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import neuralsort.torch as ns
 from tests.conftest import DTYPES, GRADIENT_RTOL, VALUE_RTOL, assert_near
-from tests.methods import METHODS, in_form, methods
+from tests.methods import SOFTMAX, in_form, methods
+from tests.requests import PLAIN, REQUESTS, each_request
 
-NEURALSORT = METHODS[0]
+NEURALSORT = SOFTMAX[0]
 
 each_method = pytest.mark.parametrize("method", methods())
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: str(d).removeprefix("torch."))
 
-REQUESTS = {
-    "matmul": lambda P, x: P @ x,
-    "transpose": lambda P, x: P.mT @ x,
-    "sort": lambda P, x: P.sort(x[..., 0]),
-    "rank": lambda P, x: P.rank(),
-    "log_prob": lambda P, x: P.log_prob(torch.arange(P.shape[-1]).expand(P.shape[:-1])),
-    "entropy": lambda P, x: P.entropy(),
-    "top": lambda P, x: P.top(2) @ x,
-    "straight_through": lambda P, x: P.straight_through() @ x,
-}
-each_request = pytest.mark.parametrize("request_", REQUESTS)
+ASKED = (*PLAIN, "top", "straight_through")
+each_request = each_request(*ASKED)
 
 
 # -- dtypes ----------------------------------------------------------------------------------------
@@ -210,8 +202,8 @@ def assert_same_when_compiled(loss, compiled) -> None:
 
 COMPILED = [
     pytest.param(method, request_, id=f"{method.name}-{request_}")
-    for method in METHODS
-    for request_ in REQUESTS
+    for method in SOFTMAX
+    for request_ in ASKED
     if method is NEURALSORT or request_ in ("matmul", "rank")
 ]
 
@@ -387,7 +379,7 @@ def test_nothing_is_written_to_the_inputs(form):
     mask, tau = torch.rand(3, 9) < 0.8, torch.rand(3, 1)
     before = [tensor.clone() for tensor in (scores, x, mask, tau)]
     P = ns.neuralsort(scores, tau=tau, mask=mask)
-    for ask in REQUESTS.values():
+    for ask in map(REQUESTS.get, ASKED):
         ask(P, x)
     for tensor, copy_ in zip((scores, x, mask, tau), before, strict=True):
         assert torch.equal(tensor, copy_)

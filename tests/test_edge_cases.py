@@ -10,6 +10,7 @@ from torch import Tensor
 import neuralsort.torch as ns
 from tests.conftest import DTYPES, WEIGHT_ATOL, assert_near
 from tests.methods import methods
+from tests.requests import REQUESTS, each_request
 from tests.strategies import strange_scores
 
 INF, NAN = float("inf"), float("nan")
@@ -164,17 +165,9 @@ def test_tied_items_are_placed_as_by_a_stable_sort(method, dtype, form):
             assert torch.equal(written_down.permutation(), expected)
 
 
-REQUESTS = {
-    "matmul": lambda P, x: P @ x,
-    "transpose": lambda P, x: P.mT @ x,
-    "rank": lambda P, x: P.rank(),
-    "entropy": lambda P, x: P.entropy(),
-}
-
-
 @each_method
 @pytest.mark.parametrize("tau", TAUS)
-@pytest.mark.parametrize("request_", REQUESTS)
+@each_request("matmul", "transpose", "rank", "entropy")
 @pytest.mark.parametrize(
     "values", [TIED, (0.7,) * 9, (1.0, 1.0 + 1e-9) * 9], ids=["some", "all", "pairs"]
 )
@@ -302,7 +295,7 @@ def test_infinities_go_to_their_end_and_finite_items_do_not_notice(method, dtype
 
 @each_method
 @pytest.mark.parametrize("tau", TAUS)
-@pytest.mark.parametrize("request_", REQUESTS)
+@each_request("matmul", "transpose", "rank", "entropy")
 def test_gradients_beside_infinities_are_those_of_the_finite_items(method, form, tau, request_):
     finite = torch.tensor([0, 2, 3, 5])
     scores = double(0.3, INF, -1.0, 0.35, -INF, 0.7).requires_grad_()
@@ -414,7 +407,9 @@ def test_nan_poisons_its_own_list_and_no_other(method, form, tau):
     x = torch.randn(3, 40, 2, dtype=torch.float64)
     P, Q = method.relax(scores, tau=tau), method.relax(clean.requires_grad_(), tau=tau)
     others = [0, 2]
-    for ask in (*REQUESTS.values(), lambda P, x: P.to_dense(), lambda P, x: P.sort(x[..., 0])):
+    for ask in (
+        REQUESTS[name] for name in ("matmul", "transpose", "rank", "entropy", "to_dense", "sort")
+    ):
         value, expected = ask(P, x), ask(Q, x)
         assert value[1].isnan().all()
         assert_near(value[others], expected[others], ROUNDING[form], 1)

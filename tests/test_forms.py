@@ -1,6 +1,6 @@
 """One meaning, two forms: what P computes without the matrix is what the matrix gives.
 
-`REQUESTS` lists everything a lazy operator can be asked, beside the same thing asked of the written
+`WRITTEN` has, for everything a lazy operator can be asked, the same thing asked of the written
 matrix. Values and gradients (to scores, payload and temperature) must agree in both forms.
 """
 
@@ -25,9 +25,10 @@ from tests.conftest import (
     WEIGHT_ATOL,
     assert_near,
 )
-from tests.methods import METHODS, Method, in_form, methods
+from tests.methods import SOFTMAX, Method, in_form, methods
+from tests.requests import REQUESTS, each_request, far, half, near
 
-NEURALSORT = METHODS[0]
+NEURALSORT = SOFTMAX[0]
 TAUS = (1e-3, 0.1, 1.0, 16.0, 1e3)
 BARS_TAUS = (1e-3, 0.1, 1.0, 16.0)
 WIDTH = 3  # of payloads
@@ -48,23 +49,7 @@ class Matrix:
     order: Tensor
 
 
-Lazy = Callable[[ns.RelaxedPermutation, Tensor], Tensor]
 Written = Callable[[Matrix, Tensor], Tensor]
-
-
-def half(x: Tensor) -> int:
-    """About half as many rows as the payload has."""
-    return (x.shape[-2] + 1) // 2
-
-
-def far(order: Tensor) -> Tensor:
-    """The last item first: most of these weights are too small for the matrix."""
-    return order.flip(-1)
-
-
-def near(order: Tensor) -> Tensor:
-    """The item of the next row: weights that are not small."""
-    return order.roll(-1, -1)
 
 
 def at(log_weights: Tensor, items: Tensor) -> Tensor:
@@ -86,49 +71,26 @@ def hardened(M: Matrix) -> Tensor:
     return hard + (M.weights - M.weights.detach())
 
 
-REQUESTS: dict[str, tuple[Lazy, Written]] = {
-    "matmul": (lambda P, x: P @ x, lambda M, x: M.weights @ x),
-    "transpose": (lambda P, x: P.mT @ x, lambda M, x: M.weights.mT @ x),
-    "sort": (lambda P, x: P.sort(x[..., 0]), lambda M, x: (M.weights @ x)[..., 0]),
-    "rank": (lambda P, x: P.rank(), lambda M, x: rank(M.weights)),
-    "entropy": (lambda P, x: P.entropy(), lambda M, x: entropy(M.weights)),
-    "log_prob far": (
-        lambda P, x: P.log_prob(far(P.permutation())),
-        lambda M, x: at(M.log_weights, far(M.order)),
-    ),
-    "log_prob near": (
-        lambda P, x: P.log_prob(near(P.permutation())),
-        lambda M, x: at(M.log_weights, near(M.order)),
-    ),
-    "to_dense": (lambda P, x: P.to_dense(), lambda M, x: M.weights),
-    "straight_through": (lambda P, x: P.straight_through() @ x, lambda M, x: hardened(M) @ x),
-    "straight_through transpose": (
-        lambda P, x: P.straight_through().mT @ x,
-        lambda M, x: hardened(M).mT @ x,
-    ),
-    "top matmul": (
-        lambda P, x: P.top(half(x)) @ x,
-        lambda M, x: M.weights[..., : half(x), :] @ x,
-    ),
-    "top transpose": (
-        lambda P, x: P.top(half(x)).mT @ x[..., : half(x), :],
-        lambda M, x: M.weights[..., : half(x), :].mT @ x[..., : half(x), :],
-    ),
-    "top to_dense": (
-        lambda P, x: P.top(half(x)).to_dense(),
-        lambda M, x: M.weights[..., : half(x), :],
-    ),
-    "top log_prob": (
-        lambda P, x: P.top(half(x)).log_prob(near(P.permutation())[..., : half(x)]),
-        lambda M, x: at(M.log_weights, near(M.order))[..., : half(x)],
-    ),
-    "top entropy": (
-        lambda P, x: P.top(half(x)).entropy(),
-        lambda M, x: entropy(M.weights)[..., : half(x)],
-    ),
+WRITTEN: dict[str, Written] = {
+    "matmul": lambda M, x: M.weights @ x,
+    "transpose": lambda M, x: M.weights.mT @ x,
+    "sort": lambda M, x: (M.weights @ x)[..., 0],
+    "rank": lambda M, x: rank(M.weights),
+    "entropy": lambda M, x: entropy(M.weights),
+    "log_prob far": lambda M, x: at(M.log_weights, far(M.order)),
+    "log_prob near": lambda M, x: at(M.log_weights, near(M.order)),
+    "to_dense": lambda M, x: M.weights,
+    "straight_through": lambda M, x: hardened(M) @ x,
+    "straight_through transpose": lambda M, x: hardened(M).mT @ x,
+    "top": lambda M, x: M.weights[..., : half(x), :] @ x,
+    "top transpose": lambda M, x: M.weights[..., : half(x), :].mT @ x[..., : half(x), :],
+    "top to_dense": lambda M, x: M.weights[..., : half(x), :],
+    "top log_prob": lambda M, x: at(M.log_weights, near(M.order))[..., : half(x)],
+    "top entropy": lambda M, x: entropy(M.weights)[..., : half(x)],
 }
+"""What the requests of the same name are when the matrix is there."""
 
-each_request = pytest.mark.parametrize("request_", REQUESTS)
+each_request = each_request(*WRITTEN)
 
 
 def value_and_gradients(function: Callable[..., Tensor], *inputs: Tensor) -> list[Tensor]:
@@ -143,7 +105,7 @@ def value_and_gradients(function: Callable[..., Tensor], *inputs: Tensor) -> lis
 
 def asked(form: str, method: Method, request_: str) -> Callable[..., Tensor]:
     def function(scores: Tensor, x: Tensor, tau: Tensor) -> Tensor:
-        return REQUESTS[request_][0](method.relax(scores, tau=tau), x)
+        return REQUESTS[request_](method.relax(scores, tau=tau), x)
 
     def in_its_form(*inputs: Tensor) -> list[Tensor]:
         with in_form(form):
@@ -161,7 +123,7 @@ def written(method: Method, request_: str) -> Callable[..., list[Tensor]]:
             log_weights=method.formula_log_weights(scores, tau),
             order=scores.argsort(dim=-1, descending=True, stable=True),
         )
-        return REQUESTS[request_][1](matrix, x)
+        return WRITTEN[request_](matrix, x)
 
     def dense(*inputs: Tensor) -> list[Tensor]:
         with in_form("dense"):
@@ -277,7 +239,7 @@ def test_lists_of_a_batch_do_not_touch(method, request_, form):
     x = torch.randn(4, 37, WIDTH, dtype=torch.float64)
     together = asked(form, method, request_)(scores, x, tau)
     for b in range(4):
-        value = REQUESTS[request_][0](method.relax(scores[b], tau=tau[b].item()), x[b])
+        value = REQUESTS[request_](method.relax(scores[b], tau=tau[b].item()), x[b])
         assert_near(value, together[0][b], 1e-11, 1.0)
 
 
@@ -465,7 +427,7 @@ def test_permutation_is_the_stable_descending_sort(dtype, offset, n):
     scores = (torch.randn(n, dtype=torch.float64) + offset).to(dtype)
     expected = torch.sort(scores, descending=True, stable=True).indices
     for tau in (1e-4, 1e-2, 1.0, 100.0):
-        for method in METHODS:
+        for method in SOFTMAX:
             assert torch.equal(method.relax(scores, tau=tau).permutation(), expected)
 
 
@@ -480,7 +442,7 @@ def test_dense_float32_is_near_the_formula_in_float64(method, n, tau):
 
 @pytest.mark.parametrize(
     ("method", "tau"),
-    [pytest.param(m, tau, id=f"{m.name}-{tau}") for m in METHODS for tau in BARS_TAUS
+    [pytest.param(m, tau, id=f"{m.name}-{tau}") for m in SOFTMAX for tau in BARS_TAUS
      if m is NEURALSORT or tau in (1e-3, 1.0)],
 )  # fmt: skip
 def test_banded_float32_is_near_the_formula_in_float64(method, tau):

@@ -7,23 +7,13 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import neuralsort.torch as ns
 from tests.methods import in_form, methods
-
-REQUESTS = {
-    "matmul": lambda P, x: P @ x,
-    "transpose": lambda P, x: P.mT @ x,
-    "sort": lambda P, x: P.sort(x[..., 0]),
-    "rank": lambda P, x: P.rank(),
-    "log_prob": lambda P, x: P.log_prob(torch.arange(P.shape[-1]).expand(P.shape[:-1])),
-    "entropy": lambda P, x: P.entropy(),
-    "to_dense": lambda P, x: P.to_dense(),
-    "top": lambda P, x: P.top(2) @ x,
-    "top transpose": lambda P, x: P.top(2).mT @ x[..., :2, :],
-}
+from tests.requests import PLAIN, REQUESTS, each_request
 
 each_method = pytest.mark.parametrize("method", methods())
-each_request = pytest.mark.parametrize("request_", REQUESTS)
+ASKED = (*PLAIN, "to_dense", "top", "top transpose")
+each_request = each_request(*ASKED)
 
-TWICE = [name for name in REQUESTS if name != "entropy"]
+TWICE = [name for name in ASKED if name != "entropy"]
 """Entropy is a diagnostic: without the matrix it has first derivatives only."""
 
 
@@ -58,7 +48,7 @@ def test_gradgradcheck(method, request_, form):
 @pytest.mark.parametrize("tau", [0.05, 30.0])
 @pytest.mark.parametrize(
     ("request_", "check"),
-    [(name, gradcheck) for name in REQUESTS] + [(name, gradgradcheck) for name in TWICE],
+    [(name, gradcheck) for name in ASKED] + [(name, gradgradcheck) for name in TWICE],
 )
 def test_gradients_in_long_lists(method, request_, check, tau):
     """Along random directions, where the banded form has many blocks, narrow and wide."""

@@ -12,7 +12,8 @@ import neuralsort.torch as ns
 from neuralsort.torch.relaxations.networks import KINDS, SWAPS
 from tests import oracle
 from tests.conftest import assert_near
-from tests.test_gradients import REQUESTS, inputs
+from tests.requests import REQUESTS
+from tests.test_gradients import inputs
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
 each_swap = pytest.mark.parametrize("swap", SWAPS)

@@ -20,9 +20,10 @@ import neuralsort.torch as ns
 from neuralsort.torch import registry
 from tests import oracle
 from tests.conftest import DTYPES, VALUE_RTOL, WEIGHT_ATOL, assert_near
-from tests.methods import EVERY_METHOD, METHODS, Method, every_form, every_method, methods
+from tests.methods import METHODS, SOFTMAX, Method, every_form, every_method, methods
+from tests.requests import PLAIN, REQUESTS, each_request
 from tests.strategies import masked_sortables, sortables
-from tests.test_gradients import REQUESTS, inputs
+from tests.test_gradients import inputs
 
 INF, NAN = float("inf"), float("nan")
 TAUS = (0.05, 1.0, 20.0)
@@ -60,7 +61,7 @@ def assert_weights(actual: Tensor, expected: Tensor | np.ndarray, dtype: torch.d
 
 def test_every_relaxation_of_scores_is_tested():
     rows = {m.name for m in registry.METHODS.values() if (m.takes, m.gives) == ("scores", "P")}
-    assert rows == {method.name for method in EVERY_METHOD}
+    assert rows == {method.name for method in METHODS}
 
 
 def test_rows_of_the_registry_are_complete():
@@ -268,13 +269,14 @@ def test_every_row_peaks_at_its_item_in_long_lists(method, dtype, offset):
 
 def other_forms() -> pytest.MarkDecorator:
     mark = every_form()
-    softmax = {method.name for method in METHODS}
+    softmax = {method.name for method in SOFTMAX}
     cases = [case for case in mark.args[1] if case.values[0].name not in softmax]
     return pytest.mark.parametrize(mark.args[0], cases, indirect=["form"])
 
 
 each_other = other_forms()
-each_request = pytest.mark.parametrize("request_", REQUESTS)
+ASKED = (*PLAIN, "to_dense", "top", "top transpose")
+each_request = each_request(*ASKED)
 
 
 @each_other
@@ -363,7 +365,7 @@ def test_nan_spoils_its_own_list_and_no_other(method, form):
     scores[1, 4] = NAN
     P, Q = method.relax(scores, tau=0.5), method.relax(clean, tau=0.5)
     x = torch.randn(3, 9, 2, dtype=torch.float64)
-    for ask in (*REQUESTS.values(), lambda P, x: P.to_dense()):
+    for ask in map(REQUESTS.get, ASKED):
         value, expected = ask(P, x), ask(Q, x)
         assert value[1].isnan().all()
         assert_near(value[[0, 2]], expected[[0, 2]], 1e-12, 1)
@@ -415,7 +417,7 @@ def test_vmap_equals_a_loop(method, form, request_):
     torch.testing.assert_close(torch.vmap(loss)(scores, x), expected)
 
 
-@pytest.mark.parametrize("method", [c for c in every_method() if c.values[0] not in METHODS])
+@pytest.mark.parametrize("method", [c for c in every_method() if c.values[0] not in SOFTMAX])
 def test_short_lists_compile_into_one_graph(method):
     """But for LapSum, whose recurrences break the graph."""
     torch._dynamo.reset()

@@ -10,18 +10,10 @@ from torch.autograd import gradcheck, gradgradcheck
 import neuralsort.torch as ns
 from tests import oracle
 from tests.conftest import DTYPES, WEIGHT_ATOL, assert_near
+from tests.requests import REQUESTS, each_request
 
 INF = float("inf")
-REQUESTS = {
-    "to_dense": lambda P, x: P.to_dense(),
-    "matmul": lambda P, x: P @ x,
-    "transpose": lambda P, x: P.mT @ x,
-    "rank": lambda P, x: P.rank(),
-    "log_prob": lambda P, x: P.log_prob(torch.arange(P.shape[-1]).expand(P.shape[:-1])),
-    "entropy": lambda P, x: P.entropy(),
-    "top": lambda P, x: P.top(2) @ x,
-}
-each_request = pytest.mark.parametrize("request_", REQUESTS)
+each_request = each_request("to_dense", "matmul", "transpose", "rank", "log_prob", "entropy", "top")
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: str(d).removeprefix("torch."))
 
 
