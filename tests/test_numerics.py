@@ -133,12 +133,12 @@ def test_windows_leave_out_nothing_within_the_threshold(gaps, lists, within):
     tiles = Tiles(g, within)
     falls = all_falls(g)
     distance = torch.stack([(all_falls_plain(row)) for row in g])
-    for level in range(len(tiles.open)):
+    for level in range(tiles.levels):
         size, per_list = SMALLEST << level, tiles.whole >> level
         count = -(-n // size)
         tile = torch.cat([b * per_list + torch.arange(count) for b in range(lists)])
         for ranked, away in ((True, falls), (False, distance)):
-            left, right = tiles.reach(level, tile, within, ranked)
+            left, right = tiles.reach(torch.full_like(tile, level), tile, within, ranked)
             for k, t in enumerate(tile.tolist()):
                 b, t = divmod(t, per_list)
                 begin, end = max(0, (t - left[k].item()) * size), (t + 1 + right[k].item()) * size

@@ -140,12 +140,12 @@ class NeuralSortBands(Bands):
         # 2 m g to the fall of the weight. Inside m < 2h the first must be small; outside, the
         # second wins twice over. A gap as wide as the threshold outside the block hides all behind.
         size = SMALLEST << level
-        left, right = tiles.open[level - 1].unflatten(-1, (-1, 2)).unbind(-1)  # of the centre
-        before = pad(right, (1, 0))[..., :-1]
-        after = pad(left, (0, 1))[..., 1:]
+        halves = tiles.open[level - 1].view(tiles.lists, -1, 2)
+        left, right = halves.unbind(-1)  # of the centre
+        before, after = pad(right, (1, 0))[:, :-1], pad(left, (0, 1))[:, 1:]
         near = torch.maximum(left, right)
         around = torch.maximum(left + before, right + after)
-        inside = tiles.inner[level]
+        inside = tiles.inner[level].view_as(near)
         return (size * inside <= REACH) & (size * near <= REACH / 2) & (size * around <= REACH)
 
     def block(self, gaps: Tensor, size: int, left: int) -> Block:

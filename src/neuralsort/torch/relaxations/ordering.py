@@ -66,9 +66,6 @@ class Ordered:
         """Whether the temperature is a tensor, which may require gradients."""
         return isinstance(self.tau, Tensor)
 
-    def _tensors(self) -> list[Tensor]:
-        return [x for x in (self.scores, self.tau) if isinstance(x, Tensor)]
-
     def _version(self) -> int:
         """How often the scores were changed in place, where that is counted."""
         if torch.compiler.is_compiling() or self.scores.is_inference():
@@ -87,7 +84,9 @@ class Ordered:
     @property
     def differentiable(self) -> bool:
         """Whether what is computed now has a gradient, and must not come from a time without."""
-        return torch.is_grad_enabled() and any(x.requires_grad for x in self._tensors())
+        tau = self.tau
+        needed = self.scores.requires_grad or (isinstance(tau, Tensor) and tau.requires_grad)
+        return needed and torch.is_grad_enabled()
 
     @property
     def mode(self) -> tuple[bool, bool]:

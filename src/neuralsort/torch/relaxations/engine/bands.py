@@ -110,7 +110,7 @@ class Bands(ABC):
 
     @abstractmethod
     def fits(self, tiles: Tiles, level: int) -> Tensor:
-        """Whether blocks of this level are smooth enough to interpolate, `(lists, tiles)`."""
+        """Whether blocks of this level are smooth enough to interpolate, for all its tiles."""
 
     @abstractmethod
     def within(self) -> float:
@@ -123,27 +123,31 @@ class Bands(ABC):
         while SMALLEST << len(fits) <= self.n:
             level = len(fits)
             whole = torch.arange(tiles.whole >> level, device=self.gaps.device)
-            fit = self.fits(tiles, level) & (whole < self.n // (SMALLEST << level))
+            fit = self.fits(tiles, level).view(self.lists, -1)
+            fit = fit & (whole < self.n // (SMALLEST << level))
             if not fit.any():
                 break
             fits.append(fit)
+        chosen = []
         for level, fit in enumerate(fits):
-            size = SMALLEST << level
             if level + 1 < len(fits):
                 fit = fit & ~fits[level + 1].repeat_interleave(2, -1)
             if self.rows < self.n:
-                start = torch.arange(0, size * fit.shape[-1], size, device=fit.device)
+                start = torch.arange(fit.shape[-1], device=fit.device) * (SMALLEST << level)
                 fit = fit & (start < self.rows)
-            of_list, tile = fit.nonzero().unbind(1)
-            if not len(tile):
-                continue
-            left, right = tiles.reach(
-                level, of_list * fit.shape[-1] + tile, self.within(), self.ranked
-            )
-            per_list = -(-self.n // size)
-            order = torch.argsort(left * (per_list + 1) + right)
-            block = of_list * per_list + tile
-            yield Level(size, per_list, block[order], left[order], right[order])
+            chosen.append(fit.reshape(-1).nonzero().squeeze(-1))
+        counts = [len(tile) for tile in chosen]
+        levels = torch.arange(len(chosen), device=self.gaps.device)
+        levels = levels.repeat_interleave(torch.tensor(counts, device=levels.device))
+        reach = tiles.reach(levels, torch.cat(chosen), self.within(), self.ranked)
+        lefts, rights = (x.split(counts) for x in reach)
+        for level, (tile, left, right) in enumerate(zip(chosen, lefts, rights, strict=True)):
+            if len(tile):
+                size, of_list = SMALLEST << level, tile // (tiles.whole >> level)
+                per_list = -(-self.n // size)
+                order = torch.argsort(left * (per_list + 1) + right)
+                block = of_list * per_list + tile % (tiles.whole >> level)
+                yield Level(size, per_list, block[order], left[order], right[order])
 
     # -- weights -------------------------------------------------------------------------------
 

@@ -18,85 +18,11 @@ SMALLEST = 16
 ROUNDING = 1e-13
 
 
-class Sums:
-    """Sums over tiles, seen from one end: `total[level]` and `moment[level]`, `(tiles,)` each.
-
-    The total adds the gaps of a tile. The moment adds them times 1, 3, 5, ... from the near end:
-    how far NeuralSort's log-weight falls across the tile, for the row that stands just before it.
-
-    Args:
-        gaps: `(lists, tiles, SMALLEST)`, where the number of tiles is a power of two.
-        near: 0 if tiles are seen from their first item, -1 if from their last.
-    """
-
-    def __init__(self, gaps: Tensor, near: int) -> None:
-        odd = torch.arange(1, 2 * SMALLEST, 2, dtype=gaps.dtype, device=gaps.device)
-        weights = torch.stack([torch.ones_like(odd), odd if near == 0 else odd.flip(0)], 1)
-        total, moment = (gaps.reshape(-1, SMALLEST) @ weights).unbind(1)
-        if near != 0:
-            total, moment = total.flip(0), moment.flip(0)
-        self.total, self.moment = [total], [moment]
-        size = SMALLEST
-        while size < gaps.shape[1] * SMALLEST:
-            near_total, far_total = total.view(-1, 2).unbind(1)
-            near_moment, far_moment = moment.view(-1, 2).unbind(1)
-            moment = near_moment + far_moment + 2 * size * far_total
-            total = near_total + far_total
-            self.total.append(total)
-            self.moment.append(moment)
-            size *= 2
-
-    def walk(self, level: int, tile: Tensor, gap: Tensor, within: float, ranked: bool) -> Tensor:
-        """How many tiles behind each of the given ones hold an item within this fall.
-
-        Climbs to larger and larger tiles while they fit, then descends to smaller ones.
-
-        Args:
-            level: Tiles have `SMALLEST << level` items.
-            tile: `(m,)`. The tiles to start behind, whose end is where the row stands.
-            gap: `(m,)`. The gap to the next item, the first of the next tile.
-            within: How far the log-weight may fall; or the distance may grow.
-            ranked: Whether gaps count by their distance in ranks, as in NeuralSort, or once.
-
-        Returns:
-            `(m,)`, never too few.
-        """
-        within = within * (1 + ROUNDING)
-        size = SMALLEST << level
-        fall, at = gap, tile + 1
-
-        def beyond(step: int) -> Tensor:
-            """The fall to the end of the next tile that is `1 << step` times as large."""
-            node = (at >> step).clamp(max=len(self.total[level + step]) - 1)
-            total = self.total[level + step][node]
-            if not ranked:
-                return fall + total
-            ranks = 1 + (at - tile - 1) * size  # from the row to the first of these gaps
-            return fall + self.moment[level + step][node] + 2 * ranks * total
-
-        def move(allowed: Tensor, step: int) -> Tensor:
-            nonlocal fall, at
-            further = beyond(step)
-            moved = allowed & (further < within)
-            fall, at = torch.where(moved, further, fall), torch.where(moved, at + (1 << step), at)
-            return moved
-
-        climbing = fall < within
-        step, steps = 0, len(self.total) - level
-        while step < steps and bool(climbing.any()):
-            second = (at >> step) % 2 == 1  # of its pair; a first one is part of a larger tile
-            climbing = climbing & (move(climbing & second, step) | ~second)
-            step += 1
-        for smaller in reversed(range(step)):
-            move(at % (1 << smaller) == 0, smaller)
-        return (gap < within) + (at - tile - 1)
-
-
 class Tiles:
-    """The gaps of a batch of lists by tiles.
+    """The gaps of a batch of lists by tiles, at every level: tiles of `SMALLEST << level` items.
 
     Every list has tiles of its own, as many as the next power of two; those past its end lie
-    behind a wall.
+    behind a wall. Tiles are counted through all lists, `whole >> level` to a list.
 
     Args:
         gaps: `(lists, n)` float64, the gap after each item in units; the last is a wall.
@@ -107,29 +33,97 @@ class Tiles:
         self.lists, self.n = gaps.shape
         self.whole = 1 << (-(-self.n // SMALLEST) - 1).bit_length()  # tiles of a list
         short = self.whole * SMALLEST - self.n
-        shape = (self.lists, self.whole, SMALLEST)
-        after = pad(gaps, (0, short), value=WALL).view(shape)
-        before = pad(gaps[:, :-1], (1, short), value=WALL).view(shape)
-        self.after, self.before = after, before
-        self.rightward, self.leftward = Sums(after, 0), Sums(before, -1)
-        self.open = [torch.where(after < hidden, after, 0.0).sum(-1)]  # (lists, tiles)
-        self.inner = [after[..., :-1].sum(-1)]  # without the last gap of the tile
-        for total in self.rightward.total[:-1]:
-            first, second = self.open[-1].view(self.lists, -1, 2).unbind(-1)
-            self.open.append(first + second)
-            first = total.view(self.lists, -1, 2)[..., 0]
-            self.inner.append(first + self.inner[-1].view(self.lists, -1, 2)[..., 1])
+        # Gaps after items, for what lies to the right; gaps before items, mirrored, for the left.
+        self.after = pad(gaps, (0, short), value=WALL).view(-1, SMALLEST)
+        self.before = pad(gaps[:, :-1], (1, short), value=WALL).view(-1, SMALLEST)
+        odd = torch.arange(1, 2 * SMALLEST, 2, dtype=gaps.dtype, device=gaps.device)
+        inner = (odd < odd[-1]).to(odd.dtype)
+        weights = torch.stack([torch.ones_like(odd), odd, inner], 1)
+        total, moment, inner = (self.after @ weights).unbind(1)
+        mirrored = (self.before @ weights[:, :2].flip(0)).flip(0).unbind(1)
+        # The total adds the gaps of a tile. The moment adds them times 1, 3, 5, ... from the near
+        # end: how far NeuralSort's log-weight falls across the tile, seen from just before it.
+        totals, moments = [torch.stack([total, mirrored[0]])], [torch.stack([moment, mirrored[1]])]
+        self.open = [torch.where(self.after < hidden, self.after, 0.0).sum(-1)]
+        self.inner = [inner]  # without the last gap of the tile
+        size = SMALLEST
+        while size < self.whole * SMALLEST:
+            (near, far), (near_moment, far_moment) = (
+                x[-1].unflatten(-1, (-1, 2)).unbind(-1) for x in (totals, moments)
+            )
+            totals.append(near + far)
+            moments.append(near_moment + far_moment + 2 * size * far)
+            self.open.append(self.open[-1].view(-1, 2).sum(-1))
+            self.inner.append(near[0] + self.inner[-1].view(-1, 2)[:, 1])
+            size *= 2
+        self.levels = len(totals)
+        # All levels in one row, so that blocks of every size may walk together.
+        self._total, self._moment = torch.cat(totals, 1), torch.cat(moments, 1)  # (2, nodes)
+        counts = torch.tensor([0, *(x.shape[1] for x in totals)], device=gaps.device)
+        self._begin = counts.cumsum(0)
 
-    def reach(self, level: int, tile: Tensor, within: float, ranked: bool) -> tuple[Tensor, Tensor]:
-        """How many tiles left and right of each tile `(m,)` hold an item within this fall.
+    def reach(
+        self, level: Tensor, tile: Tensor, within: float, ranked: bool
+    ) -> tuple[Tensor, Tensor]:
+        """How many tiles left and right of each tile hold an item within this fall.
 
-        Tiles are counted through all lists, `whole >> level` to a list.
+        Args:
+            level: `(m,)`. The levels of the tiles.
+            tile: `(m,)`. Their numbers.
+            within: How far the log-weight may fall; or the distance may grow.
+            ranked: Whether gaps count by their distance in ranks, as in NeuralSort, or once.
+
+        Returns:
+            Two `(m,)`, never too few.
         """
-        inner = 1 << level  # tiles of the smallest size
-        last = self.after.view(-1, SMALLEST)[(tile + 1) * inner - 1, -1]
-        first = self.before.view(-1, SMALLEST)[tile * inner, 0]
-        mirrored = len(self.leftward.total[level]) - 1 - tile
-        return (
-            self.leftward.walk(level, mirrored, first, within, ranked),
-            self.rightward.walk(level, tile, last, within, ranked),
+        last = self.after[((tile + 1) << level) - 1, -1]
+        first = self.before[tile << level, 0]
+        # Mirrored, the tiles to the left are to the right.
+        mirrored = (self.lists * self.whole >> level) - 1 - tile
+        both = self._walk(
+            level.repeat(2),
+            torch.cat([tile, mirrored]),
+            torch.cat([last, first]),
+            within * (1 + ROUNDING),
+            ranked,
         )
+        right, left = both.chunk(2)
+        return left, right
+
+    def _walk(
+        self, level: Tensor, tile: Tensor, gap: Tensor, within: float, ranked: bool
+    ) -> Tensor:
+        """How many tiles behind each tile begin within the fall; the second half is mirrored.
+
+        Climbs to larger and larger tiles while they fit, then descends to smaller ones.
+        """
+        side = torch.arange(2, device=tile.device).repeat_interleave(len(tile) // 2)
+        base = side * self._total.shape[1]
+        total, moment = self._total.view(-1), self._moment.view(-1)
+        size = SMALLEST << level
+        fall, at = gap, tile + 1
+
+        def move(allowed: Tensor, step: int) -> Tensor:
+            """Over the next tile that is `1 << step` times as large, where that is allowed."""
+            nonlocal fall, at
+            above = (level + step).clamp(max=self.levels - 1)
+            end = self._begin[above + 1] - 1
+            node = base + torch.minimum(self._begin[above] + (at >> step), end)
+            further = fall + total[node]
+            if ranked:
+                ranks = 1 + (at - tile - 1) * size  # from the row to the first of these gaps
+                further = fall + moment[node] + 2 * ranks * total[node]
+            moved = allowed & (further < within) & (level + step < self.levels)
+            fall, at = torch.where(moved, further, fall), torch.where(moved, at + (1 << step), at)
+            return moved
+
+        climbing = fall < within
+        step = 0
+        while bool(climbing.any()):
+            second = (at >> step) % 2 == 1  # of its pair; a first one is part of a larger tile
+            climbing = climbing & (move(climbing & second, step) | ~second)
+            climbing = climbing & (level + step + 1 < self.levels)
+            step += 1
+        for smaller in reversed(range(step)):
+            move(at % (1 << smaller) == 0, smaller)
+        return (gap < within) + (at - tile - 1)
