@@ -108,7 +108,7 @@ def _write_short(gaps: Tensor, perm: Tensor, out: Tensor) -> Tensor:
     for i, j in _strips(gaps, rows, rows):
         logits = (moment - peak[..., i:j, :]).addcmul_(twice[i:j], distance)
         # Exponentials that underflow are slow: stop them short, and then set them to 0.
-        weights = logits.to(out.dtype).clamp_(min=least, max=0.0).exp2_()
+        weights = logits.to(out.dtype).clamp_(min=least).exp2_()
         weights = threshold(weights, 2.0 ** (least + 3), 0.0)
         out[..., i:j, :] = weights / weights.sum(-1, keepdim=True)
     return out
