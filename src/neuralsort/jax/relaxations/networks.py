@@ -26,7 +26,7 @@ import numpy as np
 from jax import Array, lax
 
 from ... import _options
-from ..arrays import inverse, take_rows, working
+from ..arrays import inverse, put, take_rows, working
 from ..permutation import HardPermutation, RelaxedPermutation
 from ..pytrees import pytree
 from .layers import Layers, bitonic, next_power, odd_even
@@ -284,9 +284,7 @@ def _(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Array, A
 
 def _inverse(wires: Array, width: int) -> Array:
     """What stands on each wire `(..., width)`, for wires `(..., n)`."""
-    empty = jnp.zeros((*wires.shape[:-1], width), int)
-    index = jnp.broadcast_to(jnp.arange(wires.shape[-1]), wires.shape)
-    return jnp.put_along_axis(empty, wires, index, -1, inplace=False)
+    return put(wires, jnp.broadcast_to(jnp.arange(wires.shape[-1]), wires.shape), width)
 
 
 # -- the operator ----------------------------------------------------------------------------------
@@ -355,7 +353,7 @@ def _transposed(network: Network, *args: Any) -> Array:
 
 def _for_all(wires: Array, scores: Array) -> Array:
     """A payload `(..., width, d)` for every list."""
-    batch = np.broadcast_shapes(wires.shape[:-2], scores.shape[:-1])
+    batch = jnp.broadcast_shapes(wires.shape[:-2], scores.shape[:-1])
     return jnp.broadcast_to(wires, (*batch, *wires.shape[-2:]))
 
 
