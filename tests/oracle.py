@@ -4,6 +4,7 @@ A float is a rational number, so the logits here are exact; only the exponential
 them round. Indices count from 0, positions i in the paper's formulas from 1. Lists are 1-d.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
@@ -140,9 +141,32 @@ def comparators(n: int, kind: str) -> list[tuple[int, int]]:
     size = 2
     while size <= width:
         for start in range(0, width, size):
-            merge(start, size, rising=start // size % 2 == 0)
+            # Runs rise and fall in turn, and the one in which the empty wires end rises: they stay
+            # in front of it, as the smallest values would.
+            merge(start, size, rising=(start // size - empty // size) % 2 == 0)
         size *= 2
     return pairs
+
+
+def unsorted_zeros_and_ones(n: int, pairs: Sequence[tuple[int, int]]) -> int:
+    """How many of all 2^n lists of zeros and ones a network leaves out of order.
+
+    Wire i of all the lists at once is one long integer, a bit per list: the smaller of two bits is
+    their AND, the larger their OR. By the 0-1 principle a network that sorts all of these sorts
+    everything.
+    """
+    wires = []
+    for i in range(n):  # blocks of 2^i zeros and 2^i ones in turn
+        bits, size = ((1 << (1 << i)) - 1) << (1 << i), 2 << i
+        while size < 1 << n:
+            bits, size = bits | bits << size, 2 * size
+        wires.append(bits)
+    for a, b in pairs:
+        wires[a], wires[b] = wires[a] & wires[b], wires[a] | wires[b]
+    wrong = 0
+    for low, high in itertools.pairwise(wires):
+        wrong |= low & ~high
+    return wrong.bit_count()
 
 
 def sorting_network(scores: Sequence[float], tau: float, kind: str, swap: str) -> np.ndarray:

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import neuralsort.torch as ns
+from neuralsort.torch import _checks
 
 S = torch.randn(2, 5)
 M = torch.randn(2, 5, 5)
@@ -41,6 +42,16 @@ CASES = {
         lambda: ns.softsort(np.ones(3)),
         TypeError,
         r"torch\.Tensor.*got ndarray.*torch\.as_tensor",
+    ),
+    "sparse scores": (
+        lambda: ns.neuralsort(S.to_sparse()),
+        TypeError,
+        r"dense tensor.*got layout torch\.sparse_coo.*to_dense.*mask",
+    ),
+    "nested scores": (
+        lambda: ns.softsort(torch.nested.nested_tensor([S[0], S[1, :3]], layout=torch.jagged)),
+        TypeError,
+        r"dense tensor.*got a nested tensor.*pad.*mask",
     ),
     "scores without a dimension": (
         lambda: ns.neuralsort(torch.tensor(1.0)),
@@ -587,3 +598,96 @@ def test_options_are_keyword_only():
         ns.softsort(S, 1.0)
     with pytest.raises(TypeError, match="positional"):
         ns.soft_sort(S, 1.0)
+
+
+def test_products_with_other_lists_say_so():
+    """The rule that `P @ x`, `P.mT @ y`, `P.sort(x)` and `P.log_prob(perm)` share."""
+    for lists in ((), (1,), (2,), (7, 2), (2, 1, 1)):
+        _checks.same_batch("P @ x", torch.Size(lists), P().shape)
+    message = r"`P @ x` expects a batch that broadcasts against \(2,\).*got \(3,\)\. Give every"
+    with pytest.raises(ValueError, match=message):
+        _checks.same_batch("P @ x", torch.Size((3,)), P().shape)
+
+
+def test_rules_do_not_look_where_there_is_nothing_to_see():
+    """Under vmap, in compiled code and on devices without values they let everything pass."""
+    perms = torch.stack([torch.randperm(5) for _ in range(3)])
+    scores = torch.randn(3, 5)
+    mapped = torch.vmap(lambda s, z: ns.neuralsort(s).log_prob(z))(scores, perms)
+    torch.testing.assert_close(mapped, ns.neuralsort(scores).log_prob(perms))
+    losses = torch.vmap(ns.plackett_luce_nll)(scores, perms)
+    expected = ns.plackett_luce_nll(scores, perms, reduction="none")
+    torch.testing.assert_close(losses, expected)
+    quantiles = torch.vmap(ns.soft_quantile)(scores, torch.tensor([0.2, 0.5, 1.5]))
+    torch.testing.assert_close(
+        quantiles[:2],
+        torch.stack([ns.soft_quantile(scores[0], 0.2), ns.soft_quantile(scores[1], 0.5)]),
+    )
+    assert quantiles[2].isnan()  # nobody can be told
+    for function in (
+        lambda s, z: ns.neuralsort(s).log_prob(z),
+        ns.plackett_luce_nll,
+        lambda s, z: ns.soft_quantile(s, torch.tensor([0.5])) + z.sum(),
+        lambda s, z: ns.topk_cross_entropy(s, z[:, 0], k=2, tau=1.0),
+    ):
+        compiled = torch.compile(function, backend="eager", fullgraph=True)
+        torch.testing.assert_close(compiled(scores, perms), function(scores, perms))
+    assert not _checks.readable(torch.empty(3, device="meta"))
+
+
+def test_the_support_has_a_whole_name():
+    assert repr(ns.PlackettLuce(torch.zeros(3)).support) == "Permutation(3)"
+
+
+def test_modules_refuse_an_unknown_reduction_when_they_are_made():
+    for make in (
+        ns.nn.PermutationCrossEntropy,
+        lambda **o: ns.nn.KNNLoss(2, **o),
+        ns.nn.PlackettLuceNLL,
+        lambda **o: ns.nn.TopKCrossEntropy(2, tau=1.0, **o),
+        lambda **o: ns.nn.NeuralNDCG(tau=1.0, **o),
+        lambda **o: ns.nn.ApproxNDCG(tau=1.0, **o),
+        lambda **o: ns.nn.SpearmanLoss(tau=1.0, **o),
+        lambda **o: ns.nn.KendallLoss(tau=1.0, **o),
+        ns.nn.RankNetLoss,
+    ):
+        with pytest.raises(ValueError, match=r"`reduction` must be.*got 'avg'.*\"none\""):
+            make(reduction="avg")
+
+
+def test_losses_are_where_their_arguments_are():
+    """Not on torch's default device, here one where a meeting with values is an error."""
+    scores, P_ = torch.randn(2, 5), P()
+    flags, perm = torch.rand(2, 5) > 0.5, torch.stack([torch.randperm(5) for _ in range(2)])
+    logits = torch.randn(2, 5, 5)
+    for call in (
+        lambda: ns.knn_loss(P_, flags, k=2),
+        lambda: ns.knn_loss(P_, flags, k=2, mask=flags),
+        lambda: ns.permutation_cross_entropy(P_, perm),
+        lambda: ns.topk_cross_entropy(scores, perm[:, 0], k=2, tau=1.0),
+        lambda: ns.plackett_luce_nll(scores, perm),
+        lambda: ns.neural_ndcg(scores, perm, tau=1.0),
+        lambda: ns.approx_ndcg(scores, perm, tau=1.0),
+        lambda: ns.spearman_loss(scores, perm, tau=1.0),
+        lambda: ns.kendall_loss(scores, perm, tau=1.0),
+        lambda: ns.ranknet_loss(scores, perm),
+        lambda: ns.sinkhorn(logits).to_dense(),
+        lambda: ns.soft_median(scores),
+        lambda: ns.tau_for_blur(scores),
+        lambda: ns.fast_soft_sort(scores),
+        lambda: ns.fast_soft_rank(scores, regularization="kl"),
+        lambda: ns.sorting_network(scores, kind="bitonic").rank(),
+    ):
+        expected = call()
+        with torch.device("meta"):
+            found = call()
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_shapes_without_values_give_shapes():
+    scores = torch.empty(2, 5, device="meta")
+    assert ns.fast_soft_sort(scores).shape == (2, 5)
+    assert ns.fast_soft_rank(scores, regularization="kl").shape == (2, 5)
+    P_ = ns.sinkhorn(torch.empty(3, 5, 5, device="meta"))
+    assert P_.to_dense().shape == (3, 5, 5)
+    assert P_.permutation().shape == (3, 5)

@@ -122,3 +122,78 @@ STATIC = {
 def test_traced_options_are_told_to_be_static(name):
     with pytest.raises(TypeError, match=rf'`{name}` must be known .* static_argnames="{name}"'):
         jax.jit(STATIC[name])(2)
+
+
+def test_a_label_that_the_mask_rules_out_costs_infinity_without_gradient():
+    logits, mask = jnp.array([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]]), jnp.array([True, True, False])
+
+    def loss(logits):
+        labels = jnp.array([2, 1])
+        each = ns.topk_cross_entropy(
+            logits, labels, k={1: 0.5, 2: 0.5}, tau=1.0, mask=mask, reduction="none"
+        )
+        return each.sum(), each
+
+    to_logits, each = jax.grad(loss, has_aux=True)(logits)
+    assert np.isinf(each[0])
+    assert np.isfinite(each[1])
+    np.testing.assert_array_equal(to_logits[0], 0)
+    assert np.isfinite(to_logits[1]).all()
+    assert np.abs(to_logits[1]).max() > 0
+
+
+@pytest.mark.parametrize("weight", [0.0, 1e-45, 1e-39])
+def test_weights_too_small_to_divide_by_have_no_gradient(weight):
+    matrix = jnp.array([[1.0, weight], [0.25, 0.75]], jnp.float32)
+
+    def loss(matrix):
+        return ns.RelaxedPermutation.from_dense(matrix).log_prob(jnp.array([1, 1])).sum()
+
+    np.testing.assert_allclose(jax.grad(loss)(matrix), [[0, 0], [0, 1 / 0.75]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_losses_of_half_precision_are_float32_and_do_not_overflow(dtype):
+    scores = jnp.linspace(0, 100, 1000).astype(dtype)
+    value, to_scores = jax.value_and_grad(
+        lambda s: ns.permutation_cross_entropy(ns.neuralsort(s), jnp.arange(1000))
+    )(scores)
+    assert value.dtype == jnp.float32
+    assert 3e4 < value < 1e6
+    assert to_scores.dtype == dtype
+    short, other = jnp.array([1.0, 3.0, 2.0], dtype), jnp.array([0, 2, 1])
+    for loss in (
+        ns.knn_loss(ns.neuralsort(short), other > 0, k=2),
+        ns.topk_cross_entropy(short, jnp.array(1), k=2, tau=1.0),
+        ns.plackett_luce_nll(short, other),
+        ns.neural_ndcg(short, other, tau=1.0),
+        ns.approx_ndcg(short, other, tau=1.0),
+        ns.spearman_loss(short, other, tau=1.0),
+        ns.kendall_loss(short, other, tau=1.0),
+        ns.ranknet_loss(short, other),
+    ):
+        assert loss.dtype == jnp.float32
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda s: ns.neuralsort(s).sort(s),
+        lambda s: ns.softsort(s, mask=s > 0).rank(),
+        lambda s: ns.sorting_network(s, kind="bitonic", mask=s > 0).sort(s),
+        lambda s: ns.sinkhorn_sort(s, iterations=3).sort(s),
+        lambda s: ns.soft_topk(s, 2).values,
+        lambda s: ns.soft_sort_by(s, s, mask=s > 0),
+        lambda s: ns.fast_soft_sort(s),
+        lambda s: ns.neuralsort(s).log_prob(jnp.arange(5)),
+        lambda s: ns.permutation_cross_entropy(ns.neuralsort(s), jnp.arange(5), reduction="none"),
+        lambda s: ns.plackett_luce_nll(s, jnp.arange(5), reduction="none"),
+    ],
+)
+def test_functions_are_exported_for_any_number_of_lists(function):
+    (batch,) = jax.export.symbolic_shape("batch")
+    spec = jax.ShapeDtypeStruct((batch, 5), jnp.float32)
+    exported = jax.export.export(jax.jit(function))(spec)
+    for lists in (1, 3):
+        scores = jnp.asarray(np.random.default_rng(lists).normal(size=(lists, 5)), jnp.float32)
+        np.testing.assert_allclose(exported.call(scores), function(scores), rtol=1e-5, atol=1e-6)

@@ -10,10 +10,53 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
 
 import neuralsort.jax as ns  # noqa: E402
-from neuralsort.jax.relaxations.networks import KINDS  # noqa: E402
+from neuralsort.jax.relaxations.networks import KINDS, Network  # noqa: E402
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
 INF, NAN = float("inf"), float("nan")
+
+
+def compared(kind, n):
+    """The pairs of items that a network compares; the first shall get the smaller value."""
+    network = Network(kind == "bitonic", "cauchy")
+    layers = network.layers(n)
+    spare, pairs = int(network.places(n, None).spare[0]), []
+    for partner, side, run in zip(layers.partner, layers.side, layers.run, strict=True):
+        side = side if spare // run % 2 == 0 else -side
+        for wire in np.flatnonzero(side > 0):
+            if wire >= spare and partner[wire] >= spare and partner[wire] != wire:
+                pairs.append((int(wire) - spare, int(partner[wire]) - spare))
+    return pairs
+
+
+@each_kind
+@pytest.mark.parametrize("n", range(1, 21))
+def test_networks_sort_by_the_zero_one_principle(kind, n):
+    assert oracle.unsorted_zeros_and_ones(n, compared(kind, n)) == 0
+
+
+@each_kind
+def test_networks_compare_what_the_textbook_does_at_every_length(kind):
+    for n in (*range(1, 24), 44, 86, *((139, 200, 300) if kind == "bitonic" else ())):
+        assert sorted(compared(kind, n)) == sorted(oracle.comparators(n, kind))
+
+
+@each_kind
+@pytest.mark.parametrize("n", [22, 44, 139, 300, 700])
+def test_networks_sort_permutations(kind, n):
+    lists = jnp.asarray([np.random.default_rng(n + i).permutation(n) for i in range(8)], float)
+    found = ns.sorting_network(lists, tau=1e-12, kind=kind).sort(lists)
+    np.testing.assert_allclose(found, np.tile(np.arange(n)[::-1], (8, 1)), atol=1e-3)
+
+
+@each_kind
+def test_padded_lists_are_sorted_wherever_their_items_are(kind):
+    rng, count = np.random.default_rng(0), np.arange(201)
+    lists = np.stack([rng.permutation(200) for _ in count]).astype(np.float32)
+    mask = np.stack([rng.permutation(200) < m for m in count])
+    lists = np.where(mask, lists, -1)
+    P = ns.sorting_network(jnp.asarray(lists), tau=1e-12, kind=kind, mask=jnp.asarray(mask))
+    np.testing.assert_allclose(P.sort(jnp.asarray(lists)), -np.sort(-lists, -1), atol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -145,3 +188,27 @@ def test_empty_and_single_lists(shape):
     P = ns.sorting_network(jnp.ones(shape), kind="bitonic")
     assert P.to_dense().shape == (*shape, shape[-1])
     assert P.rank().shape == shape
+
+
+@each_kind
+@pytest.mark.parametrize("swap", ["logistic", "cauchy", "reciprocal"])
+def test_payloads_that_differ_by_more_than_a_number_can_hold(kind, swap):
+    """float32 near its largest: gradients are finite, and only the sorted items have any."""
+    scores = jnp.asarray([2e38, -3e38, 3.3e38, 1e37, -1e38, 3e38], jnp.float32)
+
+    @jax.jit
+    def ask(scores, tau):
+        def first(scores, tau):
+            return ns.sorting_network(scores, tau=tau, kind=kind, swap=swap).sort(scores)[0]
+
+        return jax.value_and_grad(first, argnums=(0, 1))(scores, tau)
+
+    for tau in (1e-3, 1e30):
+        value, (to_scores, to_tau) = ask(scores, jnp.asarray(tau, jnp.float32))
+        np.testing.assert_allclose(value, 3.3e38, rtol=1e-6)
+        np.testing.assert_allclose(to_scores, [0, 0, 1, 0, 0, 0], atol=1e-5)
+        assert np.isfinite(to_tau)
+    for tau in (1e37, 1e38):
+        value, (to_scores, _) = ask(scores, jnp.asarray(tau, jnp.float32))
+        assert np.isfinite(value)
+        assert np.isfinite(to_scores).all()

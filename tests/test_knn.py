@@ -209,3 +209,15 @@ def test_half_precision_sorts_distances_that_it_could_not_hold(dtype):
 def test_messages(call, kind, message):
     with pytest.raises(kind, match=message):
         call()
+
+
+def test_labels_that_are_no_numbers_concern_only_those_who_may_ask():
+    queries, points, labels = torch.randn(3, 2), torch.randn(6, 2), torch.rand(6, 4)
+    mask = torch.ones(3, 6, dtype=torch.bool)
+    mask[:2, 1] = False  # the third query may ask for the point without a label
+    knn = ns.nn.DifferentiableKNN(2, tau=0.5)
+    expected = knn(queries, points, labels, mask=mask)
+    labels[1] = float("nan")
+    found = knn(queries, points, labels, mask=mask)
+    assert torch.equal(found[:2], expected[:2])
+    assert found[2].isnan().all()

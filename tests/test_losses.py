@@ -240,7 +240,7 @@ def test_short_types_compute_in_float32(loss, dtype):
     scores, other = batch(loss, 3, 6)
     short = scores.to(dtype).requires_grad_()
     value = loss(short, other)
-    assert value.dtype is dtype
+    assert value.dtype is torch.float32
     long = short.detach().double().requires_grad_()
     expected = loss(long, other)
     assert_near(value, expected, 4 * VALUE_RTOL[dtype], floor=1.0)
@@ -615,3 +615,25 @@ def test_every_relaxation_fits_every_loss(name, method):
     grad = gradient(expected, scores)
     assert grad.abs().max() > 0
     torch.testing.assert_close(gradient(actual, longer)[where], grad, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_losses_of_long_lists_in_half_precision_do_not_overflow(dtype):
+    """The log-weights of a reversed list sum to more than float16 can say."""
+    scores = torch.linspace(0, 100, 1000).to(dtype).requires_grad_()
+    loss = ns.permutation_cross_entropy(ns.neuralsort(scores), torch.arange(1000))
+    long = scores.detach().double()
+    expected = ns.permutation_cross_entropy(ns.neuralsort(long), torch.arange(1000))
+    assert loss.dtype is torch.float32
+    assert loss > 3e4
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=0)
+    assert gradient(loss, scores).dtype is dtype
+
+
+@each_unwritten_loss
+def test_losses_under_autocast_are_float32(loss):
+    scores, other = batch(loss, 3, 6)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        short = torch.nn.functional.linear(scores.float(), torch.eye(6))
+        assert short.dtype is torch.bfloat16
+        assert loss(short, other).dtype is torch.float32

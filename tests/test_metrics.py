@@ -189,3 +189,17 @@ def test_short_types_are_measured_in_float32(metric, dtype):
     assert value.dtype is torch.float32
     expected = metric(scores.to(dtype).double(), relevance)
     torch.testing.assert_close(value.double(), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_large_integers_are_told_apart():
+    """Beyond 2^53 neighbouring integers are one float64."""
+    target = 2**60 + torch.tensor([1, 0, 2])
+    x = torch.tensor([1.0, 2.0, 3.0])
+    torch.testing.assert_close(metrics.spearman(x, target), torch.tensor(0.5))
+    small = ns.spearman_loss(x, torch.tensor([1, 0, 2]), tau=0.1)
+    torch.testing.assert_close(ns.spearman_loss(x, target, tau=0.1), small)
+    mask = torch.tensor([True, True, False])
+    torch.testing.assert_close(metrics.spearman(x, target, mask=mask), torch.tensor(-1.0))
+    flags = torch.tensor([False, True, True])
+    expected = metrics.spearman(x, flags.double())
+    torch.testing.assert_close(metrics.spearman(x, flags), expected)

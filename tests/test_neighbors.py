@@ -30,6 +30,7 @@ from neuralsort.neighbors import (
     base,
     training,
 )
+from neuralsort.neighbors.training import own_randomness
 from tests.estimators import DIABETES, IRIS, NEEDS_FAISS, classifier, regressor
 
 
@@ -364,8 +365,47 @@ def test_threads_do_not_share_random_numbers():
 
 
 def test_nothing_to_learn_is_said():
-    with pytest.warns(UserWarning, match="nothing to learn"):
+    with pytest.warns(UserWarning, match="nothing to learn") as caught:
         classifier(embedding=torch.nn.Identity()).fit(*IRIS)
+    assert caught[0].filename == __file__  # the line that called `fit`
+
+
+def test_more_neighbours_than_the_default_candidates_are_trained_with_fewer():
+    X, y = DIABETES
+    message = r"99 neighbours; prediction looks at 150.*candidates"
+    with pytest.warns(UserWarning, match=message) as caught:
+        model = regressor(n_neighbors=150, epochs=1).fit(X, y)
+    assert caught[0].filename == __file__  # the line that called `fit`
+    assert model.kneighbors(X[:2])[1].shape == (2, 150)
+
+
+class FakeAccelerator:
+    """A machine with some devices, whose generators are numbers."""
+
+    def __init__(self, monkeypatch, devices):
+        self.states = list(range(devices))
+        monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("mps"))
+        monkeypatch.setattr(torch.accelerator, "device_count", lambda: devices)
+        monkeypatch.setattr(torch, "get_device_module", lambda device: self)
+
+    def get_rng_state(self, *device):
+        assert len(device) == (len(self.states) > 1)  # MPS, which has one, takes no number
+        return self.states[device[0] if device else 0]
+
+    def set_rng_state(self, state, *device):
+        self.states[device[0] if device else 0] = state
+
+
+@pytest.mark.parametrize("devices", [1, 3])
+def test_fitting_leaves_the_generators_of_every_accelerator_as_they_were(monkeypatch, devices):
+    machine = FakeAccelerator(monkeypatch, devices)
+    before = torch.random.get_rng_state()
+    with own_randomness(7):
+        machine.states = [9] * devices
+        torch.rand(3)
+    assert machine.states == list(range(devices))
+    assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_devices_that_are_not_there_are_refused():

@@ -1,6 +1,7 @@
 """Nearest neighbours by every engine: the same answers, awkward points, options, messages."""
 
 import builtins
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ pytest.importorskip("sklearn", reason="needs the extra `neighbors`")
 pytest.importorskip("safetensors", reason="needs the extra `neighbors`")
 
 from neuralsort.neighbors import Index, engines
+from neuralsort.neighbors.voting import shares
 from tests.estimators import EXACT, IRIS, NEEDS_FAISS, classifier
 
 
@@ -162,3 +164,50 @@ def test_without_faiss(monkeypatch):
 def test_unknown_engines_are_refused():
     with pytest.raises(ValueError, match="auto, faiss, sklearn, torch"):
         Index(points(), kind="annoy")
+
+
+@pytest.mark.parametrize("kind", EXACT)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("away", [1e4, 1e10, 1e20, 3e38])
+def test_queries_far_from_all_points_have_their_exact_neighbours(kind, dtype, away):
+    """Squares overflow and differences round; which points are nearest does neither."""
+    rng = np.random.default_rng(0)
+    points = rng.normal(size=(40, 3)).astype(dtype)
+    queries = (away * np.array([[1, 0, 0], [0, -1, 0], [0.5, 0.5, -0.5]])).astype(dtype)
+    distances, indices = Index(points, kind=kind).query(queries, 5)
+    for query, near, found in zip(queries, distances, indices, strict=True):
+        gaps = [
+            [Fraction(float(p)) - Fraction(float(q)) for p, q in zip(point, query, strict=True)]
+            for point in points
+        ]
+        exact = [sum(gap**2 for gap in row) for row in gaps]
+        assert found.tolist() == sorted(range(40), key=exact.__getitem__)[:5]
+        with np.errstate(over="ignore"):
+            length = np.linalg.norm(query.astype(np.float64)).astype(dtype)
+        np.testing.assert_allclose(near, length, rtol=1e-3)
+
+
+def test_what_an_engine_does_not_find_is_no_neighbour(monkeypatch):
+    points = np.random.default_rng(0).normal(size=(40, 3))
+    index = Index(points, kind="torch")
+    expected = index.query(points[:4], 5)
+    nothing = lambda queries, count: np.full((len(queries), count), -1)  # noqa: E731
+    monkeypatch.setattr(index.engine, "propose", nothing)
+    for found, wanted in zip(index.query(points[:4], 5), expected, strict=True):
+        assert np.array_equal(found, wanted)
+
+
+def test_votes_of_neighbours_that_are_all_infinitely_far_are_equal():
+    far = np.array([[np.inf, np.inf], [3.0, np.inf], [0.0, 1.0], [1.0, 3.0]])
+    np.testing.assert_allclose(
+        shares(far, "distance"), [[0.5, 0.5], [1.0, 0.0], [1.0, 0.0], [0.75, 0.25]]
+    )
+
+
+@pytest.mark.parametrize("kind", EXACT)
+def test_far_queries_have_probabilities(kind):
+    X, y = IRIS[0].astype(np.float32), IRIS[1]
+    model = classifier(epochs=0, index=kind, weights="distance").fit(X, y)
+    found = model.predict_proba(np.array([[1e20] * 4, [-1e20] * 4], np.float32))
+    np.testing.assert_allclose(found.sum(1), 1)
+    assert (model.predict(np.array([[1e20] * 4], np.float32)) == 2).all()  # the largest flowers

@@ -1,7 +1,9 @@
 """Estimators in folders: the same again, killed and crowded writers, damaged folders."""
 
 import json
+import resource
 import sys
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -242,7 +244,21 @@ CHANGES = {
     "no parameters": {"parameters": 3},
     "no shape": {"input_shape": []},
     "a negative shape": {"input_shape": [-1]},
+    "a huge shape": {"input_shape": [2_000_000_000]},
+    "a shape of another kind": {"input_shape": ["4"]},
+    "another precision": {"dtype": "float32"},
+    "history of words": {"history": [{"loss": "low"}]},
+    "too few names": {"feature_names_in": ["a"]},
+    "names that are none": {"feature_names_in": [1, 2, 3, 4]},
+    "no such number of neighbours": {"parameters": {"index": "torch", "n_neighbors": -3}},
+    "no such optimiser": {"parameters": {"index": "torch", "optimizer": "magic"}},
 }
+
+
+def sign(facts, changes):
+    """Changes facts, with a digest that says they are whole: of somebody who knows how."""
+    said = json.loads(facts.read_text()) | changes
+    facts.write_text(json.dumps(said | {"digest": storage_room.digest_of(said)}))
 
 
 def damage(folder, kind):
@@ -259,7 +275,7 @@ def damage(folder, kind):
     elif kind == "foreign":
         facts.write_text(json.dumps({"model": "something else"}))
     elif kind in CHANGES:
-        facts.write_text(json.dumps(json.loads(facts.read_text()) | CHANGES[kind]))
+        sign(facts, CHANGES[kind])
     elif kind == "not a mapping":
         facts.write_text("[1, 2]")
 
@@ -281,6 +297,98 @@ def test_damaged_folders_are_refused(tmp_path, kind, message):
     damage(tmp_path, kind)
     with pytest.raises(StorageError, match=message):
         DifferentiableKNeighborsClassifier.load(tmp_path)
+
+
+def test_facts_that_do_not_fit_their_digest_are_refused(tmp_path):
+    classifier(epochs=0).fit(IRIS[0], IRIS[1].astype(str)).save(tmp_path)
+    facts = tmp_path / "estimator.json"
+    facts.write_text(facts.read_text().replace('"2"', '"3"'))
+    with pytest.raises(StorageError, match=r"estimator\.json is damaged.*digest.*save again"):
+        DifferentiableKNeighborsClassifier.load(tmp_path)
+
+
+@pytest.mark.parametrize("classes", [["a", "a", "b"], [["a"], ["b"], ["c"]], ["a"]])
+def test_classes_must_be_those_of_the_targets(tmp_path, classes):
+    classifier(epochs=0).fit(*IRIS).save(tmp_path)
+    sign(tmp_path / "estimator.json", {"classes": {"dtype": "<U1", "values": classes}})
+    with pytest.raises(StorageError, match=r"distinct classes|targets of no class"):
+        DifferentiableKNeighborsClassifier.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"one_output": 3}, {"scale": {"dtype": "float64", "values": [1.0, 2.0]}}]
+)
+def test_facts_of_a_regressor_must_be_those_of_its_targets(tmp_path, changes):
+    regressor(epochs=0).fit(*DIABETES).save(tmp_path)
+    sign(tmp_path / "estimator.json", changes)
+    with pytest.raises(StorageError, match=r"`scale` must be one number.*`one_output` true or"):
+        DifferentiableKNeighborsRegressor.load(tmp_path)
+
+
+def test_sizes_are_checked_before_anything_is_allocated(tmp_path):
+    """A network of 20,000 features would take 3 GB."""
+    classifier(epochs=0).fit(*IRIS).save(tmp_path)
+    sign(tmp_path / "estimator.json", {"input_shape": [20_000]})
+    tracemalloc.start()
+    with pytest.raises(StorageError, match=r"points of shape \(20000,\).*has \(4,\)"):
+        DifferentiableKNeighborsClassifier.load(tmp_path)
+    largest = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(StorageError):
+        DifferentiableKNeighborsClassifier.load(tmp_path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kilobytes
+    assert largest < 10**8
+
+
+def test_a_folder_that_holds_the_folder_says_so(tmp_path):
+    classifier(epochs=0).fit(*IRIS).save(tmp_path / "model")
+    with pytest.raises(StorageError, match=r"no saved estimator.*such as .*model"):
+        DifferentiableKNeighborsClassifier.load(tmp_path)
+
+
+def test_a_folder_in_place_of_a_file_is_refused(tmp_path):
+    (tmp_path / "estimator.json").mkdir()
+    with pytest.raises(StorageError, match=r"estimator\.json is a folder.*file was expected"):
+        DifferentiableKNeighborsClassifier.load(tmp_path)
+    classifier(epochs=0).fit(*IRIS).save(tmp_path / "model")
+    (tensors,) = (tmp_path / "model").glob("*-tensors.safetensors")
+    tensors.unlink()
+    tensors.mkdir()
+    with pytest.raises(StorageError, match=r"tensors\.safetensors is missing, truncated"):
+        DifferentiableKNeighborsClassifier.load(tmp_path / "model")
+
+
+def test_no_flipped_bit_loads_as_another_estimator(tmp_path):
+    """1,000 of them, over every file of a classifier and a regressor."""
+    X, y = IRIS
+    models = {
+        "classifier": classifier(epochs=1, weights="distance").fit(X, y.astype(str)),
+        "regressor": regressor(epochs=1).fit(X, X[:, 0]),
+    }
+    rng, outcomes = np.random.default_rng(0), {"refused": 0, "harmless": 0}
+    for name, model in models.items():
+        model.save(tmp_path / name)
+    files = [path for name in models for path in sorted((tmp_path / name).glob("[!.]*"))]
+    answers = {name: model.predict(X) for name, model in models.items()}
+    for i in range(1000):
+        path = files[i % len(files)]
+        whole = path.read_bytes()
+        flipped = bytearray(whole)
+        flipped[rng.integers(len(whole))] ^= 1 << rng.integers(8)
+        path.write_bytes(flipped)
+        model = models[path.parent.name]
+        try:
+            again = type(model).load(path.parent)
+        except StorageError:
+            outcomes["refused"] += 1
+        else:
+            outcomes["harmless"] += 1
+            assert again.get_params() == model.get_params()
+            assert again.history_ == model.history_
+            assert np.array_equal(again.predict(X), answers[path.parent.name])
+        path.write_bytes(whole)
+    assert outcomes["refused"] > 900  # only how facts are written down may change
 
 
 def test_the_other_estimator_is_refused(tmp_path):

@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import neuralsort.torch as ns
-from neuralsort.torch.relaxations.networks import KINDS, SWAPS
+from neuralsort.torch.relaxations.networks import KINDS, SWAPS, Network
+from neuralsort.torch.relaxations.ordering import Ordered
 from tests import oracle
 from tests.conftest import assert_near
 from tests.requests import REQUESTS
@@ -28,9 +29,69 @@ def test_zeros_and_ones_are_sorted_whatever_their_order(kind, n):
     assert torch.equal(P.sort(lists), lists.sort(-1, descending=True).values)
 
 
+def compared(kind: str, n: int, mask: Tensor | None = None) -> list[tuple[int, int]]:
+    """The pairs of items that a network compares; the first shall get the smaller value."""
+    network = Network(kind, SWAPS["logistic"], Ordered(torch.zeros(n), 1.0, mask))
+    item = torch.full((network.width,), -1)
+    item[network.live] = torch.arange(int(network.count))
+    pairs = []
+    for layer in network.layers:
+        if int(network.count) <= layer.longer:
+            continue
+        a, b = layer.split(item, -1)
+        directions = layer.directions(network.spare, torch.float64)
+        falls = torch.zeros_like(a, dtype=torch.bool) if directions is None else directions < 0
+        a, b = torch.where(falls, b, a), torch.where(falls, a, b)
+        both = (a >= 0) & (b >= 0)
+        pairs += zip(a[both].tolist(), b[both].tolist(), strict=True)
+    return pairs
+
+
+@each_kind
+@pytest.mark.parametrize("n", range(1, 21))
+def test_networks_sort_by_the_zero_one_principle(kind, n):
+    assert oracle.unsorted_zeros_and_ones(n, compared(kind, n)) == 0
+    absent_last = torch.arange(32) < n  # the same items in a longer, padded list
+    assert compared(kind, 32, absent_last) == compared(kind, n)
+
+
+@pytest.mark.parametrize("n", [2, 4, 8, 16])
+def test_powers_of_two_have_the_textbook_bitonic_network(n):
+    textbook = []
+    for size in (2**i for i in range(1, n.bit_length())):
+        for distance in (size // 2**i for i in range(1, size.bit_length())):
+            for a in range(n):
+                if a < a ^ distance:
+                    pair = (a, a ^ distance)
+                    textbook.append(pair if a & size == 0 else pair[::-1])
+    assert compared("bitonic", n) == textbook
+
+
+LENGTHS = [*range(1, 201), 209, 222, 250, 270, 300, 333, 350, 390, 410, 450, 511, 513, 555, 600]
+LENGTHS += [650, 700, 777, 900, 1025, 1100]
+
+
+@each_kind
+def test_networks_sort_permutations_of_every_length(kind):
+    for n in LENGTHS:
+        lists = torch.stack([torch.randperm(n) for _ in range(2)]).double()
+        found = ns.sorting_network(lists, tau=1e-12, kind=kind).sort(lists)
+        assert_near(found, lists.sort(-1, descending=True).values, 1e-6)
+
+
+@each_kind
+def test_padded_lists_are_sorted_wherever_their_items_are(kind):
+    count = torch.arange(201)
+    lists = torch.stack([torch.randperm(200) for _ in count]).double()
+    mask = torch.stack([torch.randperm(200) < m for m in count])
+    P = ns.sorting_network(lists, tau=1e-12, kind=kind, mask=mask)
+    sorted_ = lists.masked_fill(~mask, -1).sort(-1, descending=True).values
+    assert_near(P.sort(lists.masked_fill(~mask, -1)), sorted_, 1e-6)
+
+
 @each_kind
 @each_swap
-@pytest.mark.parametrize("n", [2, 3, 4, 5, 8, 9, 12, 16])
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 8, 9, 12, 16, 22])
 def test_weights_are_those_of_the_comparators_one_by_one(kind, swap, n):
     scores = torch.randn(3, n, dtype=torch.float64)
     P = ns.sorting_network(scores, tau=0.4, kind=kind, swap=swap)
@@ -122,3 +183,22 @@ def test_infinite_items_pass_through_whole(kind):
             assert_near(matrix[:2, scores == inf].sum(-1), torch.ones(2), 1e-12)
             assert_near(matrix[4, scores == -inf], torch.ones(1), 1e-12)
             assert P.sort(scores)[2:4].isfinite().all()
+
+
+@each_kind
+@each_swap
+@pytest.mark.parametrize("tau", [1e-3, 1e30, 1e37, 1e38])
+def test_payloads_that_differ_by_more_than_a_number_can_hold(kind, swap, tau):
+    """float32 near its largest: values and gradients are those of float64."""
+    scores = (2 * torch.rand(6) - 1) * 3.3e38
+
+    def ask(scores: Tensor, tau: Tensor) -> list[Tensor]:
+        scores, tau = scores.requires_grad_(), tau.requires_grad_()
+        first = ns.sorting_network(scores, tau=tau, kind=kind, swap=swap).sort(scores)[0]
+        return [first, *torch.autograd.grad(first, (scores, tau))]
+
+    found = ask(scores.clone(), torch.tensor(tau))
+    wanted = ask(scores.double(), torch.tensor(tau).double())
+    for one, other in zip(found[:2], wanted[:2], strict=True):
+        assert_near(one, other, 1e-5)
+    assert found[2].isfinite()

@@ -10,6 +10,7 @@ from torch import Tensor
 
 import neuralsort.torch as ns
 from tests.conftest import assert_near
+from tests.methods import every_method
 
 HARD = 1e-6  # a temperature at which nothing blends
 RELAXATIONS = {
@@ -352,3 +353,43 @@ def test_ties_keep_their_order_in_a_hard_sort_either_way():
     key, payload = torch.tensor([1.0, 1.0, 0.0]), torch.tensor([10.0, 20.0, 30.0])
     assert ns.soft_sort_by(payload, key, tau=0).tolist() == [30, 10, 20]
     assert ns.soft_sort_by(payload, key, tau=0, descending=True).tolist() == [10, 20, 30]
+
+
+INF = float("inf")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_temperatures_of_lists_with_infinite_items_are_those_of_the_others(dtype):
+    scores = torch.tensor([3.0, INF, 1.0, -INF, 2.0, INF, 5.0, 4.0, -INF], dtype=dtype)
+    alone = ns.tau_for_blur(scores[scores.isfinite()], ranks=2.0)
+    assert torch.equal(ns.tau_for_blur(scores, ranks=2.0), alone)
+    assert torch.equal(alone, torch.full_like(alone, 8.0))
+    assert ns.tau_for_blur(torch.full((4,), INF, dtype=dtype)) == 1
+    assert ns.tau_for_blur(torch.tensor([1.0, float("nan")], dtype=dtype)).isnan()
+
+
+def test_temperatures_do_not_overflow():
+    wide = torch.tensor([-6e4, 0.0, 1.0, 6e4], dtype=torch.float16)
+    assert_near(ns.tau_for_blur(wide), torch.tensor([8e4]), 1e-3)
+    assert ns.tau_for_blur(wide).dtype is torch.float32
+    wide = torch.tensor([-3e38, -3e38, 0.0, 3e38, 3e38])
+    assert ns.tau_for_blur(wide, ranks=0.5) == 3e38 / 2
+    assert ns.tau_for_blur(wide, ranks=100.0) == torch.finfo(torch.float32).max
+
+
+@pytest.mark.parametrize("method", every_method())
+@pytest.mark.parametrize("held", [float("nan"), INF])
+def test_what_absent_items_hold_stays_in_their_rows(method, held):
+    key, mask = torch.randn(2, 6), torch.ones(2, 6, dtype=torch.bool)
+    mask[0, 2] = mask[1, 0] = mask[1, 4] = False
+    values = torch.randn(2, 6, 3)
+    plain = ns.soft_sort_by(values, key, mask=mask, relax=method.relax)
+    hostile = values.masked_fill(~mask.unsqueeze(-1), held).requires_grad_()
+    found = ns.soft_sort_by(hostile, key, mask=mask, relax=method.relax)
+    assert torch.equal(found[0, :5], plain[0, :5])
+    assert torch.equal(found[1, :4], plain[1, :4])
+    assert not found[0, 5:].isfinite().any()
+    assert not found[1, 4:].isfinite().any()
+    (to_values,) = torch.autograd.grad(found[0, :5].sum() + found[1, :4].sum(), hostile)
+    assert to_values.isfinite().all()
+    assert not to_values[~mask].any()

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
-from tests.frameworks import MAKERS, PACKAGES, jax, nj
+from tests.frameworks import MAKERS, PACKAGES, jax, nj, tf
 
 ERRORS: dict[str, tuple[type[Exception], str, Callable[[Any, Any], Any]]] = {
     "integers": (TypeError, "floating-point", lambda ns, a: ns.neuralsort(a([1, 2, 3]))),
@@ -44,6 +45,16 @@ ERRORS: dict[str, tuple[type[Exception], str, Callable[[Any, Any], Any]]] = {
         "at most k = 2",
         lambda ns, a: ns.PlackettLuce(a([1.0, 2.0])).log_prob(a([1, 0, 1])),
     ),
+    "sample shape": (
+        TypeError,
+        r"`sample_shape` expects a tuple.*got 3.*write \(3,\)",
+        lambda ns, a: draws(ns, ns.PlackettLuce(a([1.0, 2.0])), 3),
+    ),
+    "repeated item": (
+        ValueError,
+        "distinct items, from 0 to 1",
+        lambda ns, a: checked(ns, a([1.0, 2.0])).log_prob(a([1, 1])),
+    ),
     "straight": (
         ValueError,
         "two .* of one shape",
@@ -63,6 +74,108 @@ WITHOUT_TENSORFLOW: dict[str, tuple[type[Exception], str, Callable[[Any, Any], A
         TypeError,
         r"booleans, or weights.*labels ==",
         lambda ns, a: ns.knn_loss(ns.neuralsort(a([1.0, 2.0])), a([3, 4]), k=1),
+    ),
+    "values for other lists": (
+        ValueError,
+        r"`P.sort\(x\)` expects a batch that broadcasts against \(2,\).*got \(3,\)\. Give",
+        lambda ns, a: ns.neuralsort(a([[1.0, 2.0]] * 2)).sort(a([[1.0, 2.0]] * 3)),
+    ),
+    "an order of other lists": (
+        ValueError,
+        r"`log_prob` expects a batch that broadcasts against \(2,\).*got \(3,\)\. Give",
+        lambda ns, a: ns.neuralsort(a([[1.0, 2.0]] * 2)).log_prob(a([[1, 0]] * 3)),
+    ),
+    "an item out of range": (
+        ValueError,
+        r"`log_prob` expects indices from 0 to 1, got 2\. Count from 0",
+        lambda ns, a: ns.neuralsort(a([1.0, 2.0])).log_prob(a([2, 0])),
+    ),
+    "an item below the range": (
+        ValueError,
+        r"cross_entropy\(target\)` expects indices from 0 to 1, got -1\. Count",
+        lambda ns, a: ns.permutation_cross_entropy(ns.neuralsort(a([1.0, 2.0])), a([-1, 0])),
+    ),
+    "a place out of range that counts": (
+        ValueError,
+        r"cross_entropy\(target\)` expects indices from 0 to 2, got 7",
+        lambda ns, a: ns.permutation_cross_entropy(
+            ns.neuralsort(a([1.0, 2.0, 3.0]), mask=a([True, False, True])),
+            a([7, 0, 9]),
+            mask=a([True, False, True]),
+        ),
+    ),
+    "a label out of range": (
+        ValueError,
+        r"`labels` expects indices from 0 to 1, got 5",
+        lambda ns, a: ns.topk_cross_entropy(a([[1.0, 2.0]]), a([5]), k=1, tau=1.0),
+    ),
+    "a ranking out of range": (
+        ValueError,
+        r"`ranking` must list distinct items, from 0 to 1",
+        lambda ns, a: ns.plackett_luce_nll(a([1.0, 2.0]), a([2, 0])),
+    ),
+    "a ranking that repeats": (
+        ValueError,
+        r"`ranking` must list distinct items, from 0 to 1",
+        lambda ns, a: ns.plackett_luce_nll(a([1.0, 2.0]), a([1, 1])),
+    ),
+    "quantile of a tensor": (
+        ValueError,
+        r"`q` must lie in \[0, 1\], got .*1\.5.*median",
+        lambda ns, a: ns.soft_quantile(a([1.0, 2.0]), a(1.5)),
+    ),
+    "quantile of text": (
+        TypeError,
+        r"`q` expects a number in \[0, 1\].*got 'a'.*median",
+        lambda ns, a: ns.soft_quantile(a([1.0, 2.0]), "a"),
+    ),
+    "relax without a temperature": (
+        TypeError,
+        r"`relax` expects a function that takes `tau=`, got fast_soft_sort.*neuralsort",
+        lambda ns, a: ns.soft_rank(a([1.0, 2.0]), relax=ns.fast_soft_sort),
+    ),
+    "relax without a mask": (
+        TypeError,
+        r"`relax` expects a function that takes `mask=`, got <lambda>.*Lists with a mask",
+        lambda ns, a: ns.soft_rank(
+            a([1.0, 2.0]),
+            mask=a([True, False]),
+            relax=lambda s, *, tau: ns.neuralsort(s, tau=tau),
+        ),
+    ),
+    "relax that returns values": (
+        TypeError,
+        r"`relax\(scores\)` expects a RelaxedPermutation, got ",
+        lambda ns, a: ns.soft_rank(a([1.0, 2.0]), relax=lambda s, *, tau: s),
+    ),
+    "a list of kinds": (
+        ValueError,
+        r"`kind` must be 'odd_even' or 'bitonic', got \['bitonic'\]",
+        lambda ns, a: ns.sorting_network(a([1.0, 2.0]), kind=["bitonic"]),
+    ),
+    "strength of text": (
+        TypeError,
+        r"`strength` expects a number, got str",
+        lambda ns, a: ns.estimators.rebar_expectation(
+            lambda P: P.rank()[..., 0],
+            a([1.0, 2.0]),
+            tau=1.0,
+            samples=3,
+            strength="a",
+            **randomness(ns),
+        ),
+    ),
+    "strength without end": (
+        ValueError,
+        r"`strength` must be finite, got inf.*0",
+        lambda ns, a: ns.estimators.rebar_expectation(
+            lambda P: P.rank()[..., 0],
+            a([1.0, 2.0]),
+            tau=1.0,
+            samples=3,
+            strength=float("inf"),
+            **randomness(ns),
+        ),
     ),
     "power": (ValueError, "must be 1 or 2", lambda ns, a: ns.softsort(a([1.0]), power=3)),
     "payload": (ValueError, "2 items", lambda ns, a: ns.neuralsort(a([1.0, 2.0])) @ a([1.0] * 3)),
@@ -135,6 +248,27 @@ WITHOUT_TENSORFLOW: dict[str, tuple[type[Exception], str, Callable[[Any, Any], A
 
 def randomness(ns: Any) -> dict[str, Any]:
     return {"key": jax.random.key(0)} if ns is nj else {}
+
+
+def draws(ns: Any, model: Any, shape: Any) -> Any:
+    """Samples, in the words of the package."""
+    return model.sample(jax.random.key(0), shape) if ns is nj else model.sample(shape)
+
+
+def checked(ns: Any, logits: Any) -> Any:
+    """A distribution that looks at values, which JAX and TensorFlow always do."""
+    return ns.PlackettLuce(logits, **({"validate_args": True} if ns is PACKAGES["torch"] else {}))
+
+
+@pytest.mark.parametrize("room", PACKAGES)
+def test_scores_of_eight_bits_are_refused(room):
+    eight = {
+        "torch": lambda: torch.ones(3).to(torch.float8_e4m3fn),
+        "jax": lambda: jax.numpy.ones(3, jax.numpy.float8_e4m3fn),
+        "tf": lambda: tf.cast(tf.ones(3), tf.dtypes.experimental.float8_e4m3fn),
+    }[room]()
+    with pytest.raises(TypeError, match=r"float16, bfloat16, float32 or float64, got .*float8"):
+        PACKAGES[room].neuralsort(eight)
 
 
 @pytest.mark.parametrize("room", PACKAGES)

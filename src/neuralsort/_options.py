@@ -1,5 +1,6 @@
 """Rules for plain Python options, the same in every backend: one message each."""
 
+import inspect
 import math
 import operator
 from collections.abc import Callable, Mapping
@@ -135,7 +136,7 @@ def strength(value: float) -> float:
 
 def choice(name: str, value: str, options: Mapping[str, str]) -> str:
     """One of a few names, each with what it stands for."""
-    if value not in options:
+    if not isinstance(value, str) or value not in options:
         names = " or ".join(map(repr, options))
         meanings = ", ".join(f"{key!r} is {what}" for key, what in options.items())
         raise ValueError(f"`{name}` must be {names}, got {value!r}. Choose: {meanings}.")
@@ -148,6 +149,50 @@ def relax(value: Callable[..., object]) -> Callable[..., object]:
         raise TypeError(
             f"`relax` expects a function such as neuralsort or softsort, got {value!r}. "
             "Fix its options with functools.partial."
+        )
+    return value
+
+
+def refused(value: Callable[..., object], given: Mapping[str, object]) -> TypeError | None:
+    """What to say of a relaxation that does not take what it is given; None if it does."""
+    try:
+        taken = inspect.signature(value).parameters.values()
+    except (TypeError, ValueError):  # of functions that are not Python's
+        return None
+    if any(one.kind is one.VAR_KEYWORD for one in taken):
+        return None
+    missing = [name for name in given if name not in {one.name for one in taken}]
+    if not missing:
+        return None
+    name = getattr(value, "__name__", repr(value))
+    remedy = {
+        "tau": "Pass one that returns a RelaxedPermutation, such as neuralsort or softsort; "
+        "fast_soft_sort and fast_soft_rank have values alone, and are called themselves.",
+        "mask": "Lists with a mask need one that takes it, as neuralsort and softsort do.",
+    }
+    return TypeError(
+        f"`relax` expects a function that takes `{missing[0]}=`, got {name}, which does not. "
+        f"{remedy[missing[0]]}"
+    )
+
+
+def sample_shape(value: object) -> tuple[int, ...]:
+    """How many samples, as a shape."""
+    try:
+        return tuple(operator.index(size) for size in value)  # pyright: ignore
+    except TypeError:
+        raise TypeError(
+            f"`sample_shape` expects a tuple of whole numbers, got {value!r}. "
+            "For three samples write (3,)."
+        ) from None
+
+
+def control(value: float) -> float:
+    """How much of a control variate to use: any number."""
+    value = _number("strength", value, "a number", "Pass a float such as 1.0.")
+    if not math.isfinite(value):
+        raise ValueError(
+            f"`strength` must be finite, got {value}. Use 0 for the score function alone."
         )
     return value
 
@@ -190,7 +235,7 @@ def top_shares(value: int | Mapping[int, float], n: int) -> dict[int, float]:
     for size in shares:
         if size < 1:
             raise ValueError(f"`k` must be at least 1, got {size}. Top-1 is the smallest set.")
-    if min(shares.values(), default=0.0) < 0 or not math.isclose(sum(shares.values()), 1.0):
+    if any(share < 0 for share in shares.values()) or not math.isclose(sum(shares.values()), 1.0):
         raise ValueError(
             f"`k` as a mapping needs shares that are not negative and sum to 1, got {value!r}. "
             "Write for example {1: 0.5, 5: 0.5}."

@@ -55,6 +55,11 @@ def scores(name: str, value: Array) -> Array:
             "Wrap the values with jnp.asarray(...)."
         )
     _floating(name, value)
+    if value.dtype.itemsize < 2:
+        raise TypeError(
+            f"`{name}` expects float16, bfloat16, float32 or float64, got {value.dtype}, which has "
+            "no arithmetic of its own. Convert it with .astype(jnp.float32)."
+        )
     if value.ndim == 0:
         raise ValueError(
             f"`{name}` expects at least one dimension (..., n), got a 0-d array. "
@@ -79,7 +84,7 @@ def tau(value: float | Array, scores: Array) -> float | Array:
         )
     lists = (*scores.shape[:-1], 1)
     try:
-        fits = np.broadcast_shapes(value.shape, lists) == lists
+        fits = jnp.broadcast_shapes(value.shape, lists) == lists
     except ValueError:
         fits = False
     if not fits:
@@ -120,26 +125,30 @@ def mask(value: Array | None, shape: tuple[int, ...]) -> Array | None:
         ) from None
 
 
-def payload(value: Array, n: int, what: str) -> Array:
-    """Floating-point operand of a product with P."""
+def payload(value: Array, shape: tuple[int, ...], what: str) -> Array:
+    """Floating-point operand of a product with P, or what is of its shape."""
     _floating(what, value)
+    n = shape[-1]
     where = -1 if value.ndim == 1 else -2
     if value.ndim == 0 or value.shape[where] != n:
         raise ValueError(
             f"`{what}` expects {n} items in dimension {where}, got shape {value.shape}. "
             "The payload needs one row per item, as in jnp.matmul."
         )
+    same_batch(what, value.shape[:-2], shape)
     return jnp.asarray(value)
 
 
-def list_values(value: Array, n: int, what: str) -> Array:
+def list_values(value: Array, shape: tuple[int, ...], what: str) -> Array:
     """One floating-point value per item, in lists of the right length."""
     _floating(what, value)
+    n = shape[-1]
     if value.ndim == 0 or value.shape[-1] != n:
         raise ValueError(
             f"`{what}` expects lists of {n} values, shape (..., {n}), got {value.shape}. "
             "Give one value per item."
         )
+    same_batch(what, value.shape[:-1], shape)
     return jnp.asarray(value)
 
 
@@ -156,6 +165,17 @@ def positions(name: str, value: Array, rows: int) -> Array:
             "For the first k places give P.top(k)."
         )
     return jnp.asarray(value)
+
+
+def same_batch(what: str, lists: tuple[int, ...], operator: tuple[int, ...]) -> None:
+    """Lists for an operator `(..., k, n)`: as many as it has, or what broadcasts to them."""
+    try:
+        jnp.broadcast_shapes(lists, operator[:-2])
+    except ValueError:
+        raise ValueError(
+            f"`{what}` expects a batch that broadcasts against {operator[:-2]}, that of P of shape "
+            f"{operator}, got {lists}. Give every list its own, or one for all of them."
+        ) from None
 
 
 def in_range(name: str, value: Array, n: int) -> None:
@@ -210,7 +230,13 @@ def keyed_values(values: Array, key: Array) -> Array:
 
 def quantile(value: float | Array) -> Array:
     """Number in [0, 1], or a 0-d or 1-d array of them. Reads values, unless they are traced."""
-    q = jnp.asarray(value, dtype=float)
+    try:
+        q = jnp.asarray(value, dtype=float)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"`q` expects a number in [0, 1] or a 1-d array of them, got {value!r}. "
+            "The median is q=0.5."
+        ) from None
     if q.ndim > 1:
         raise ValueError(
             f"`q` must be a number or a 1-d array, got shape {q.shape}. Flatten it first."
@@ -318,7 +344,7 @@ def full_ranking(value: Array, n: int) -> Array:
 def batch_of_rankings(value: Array, batch: tuple[int, ...]) -> tuple[int, ...]:
     """The batch shape of rankings together with that of the distribution."""
     try:
-        return np.broadcast_shapes(value.shape[:-1], batch)
+        return jnp.broadcast_shapes(value.shape[:-1], batch)
     except ValueError:
         raise ValueError(
             f"`ranking` must have a batch shape that broadcasts against {batch}, that of "

@@ -112,6 +112,7 @@ class PlackettLuce:
             `sample_shape + batch_shape + (n,)` integers, without gradient.
         """
         logits = self._working_logits()
+        sample_shape = _options.sample_shape(sample_shape)
         noise = gumbel(key, (*sample_shape, *logits.shape), logits.dtype)
         mask = _checks.mask(mask, noise.shape)
         logits = jnp.broadcast_to(logits, noise.shape)
@@ -263,7 +264,7 @@ class PlackettLuce:
             distributions are exact where the value is, and otherwise unbiased estimates.
         """
         _options.same_items(self.n, other.n)
-        batch = np.broadcast_shapes(self.batch_shape, other.batch_shape)
+        batch = jnp.broadcast_shapes(self.batch_shape, other.batch_shape)
         rankings, log_p, exact = self.expand(batch)._support(key, samples)
         logits = jnp.broadcast_to(other._working_logits(), rankings.shape)
         log_q = log_density(logits, rankings, None)
@@ -371,6 +372,7 @@ class RelaxedPlackettLuce:
             Perturbed logits round to the dtype of the logits: in half precision some of them tie.
         """
         dtype = self.logits.dtype
+        sample_shape = _options.sample_shape(sample_shape)
         noise = gumbel(key, (*sample_shape, *self.logits.shape), working(dtype))
         perturbed = self.logits.astype(noise.dtype) - largest(self.logits) + noise
         return self.relax(perturbed.astype(dtype), tau=self.tau)

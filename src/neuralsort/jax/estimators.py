@@ -249,6 +249,8 @@ def rebar_expectation(
     rankings = free.permutation()
     posterior = model.rsample_given(second, rankings).astype(model.logits.dtype)
     tied = relax(posterior, tau=relaxed.tau)
+    if not isinstance(strength, Array):
+        strength = _options.control(strength)
     control, conditional = strength * _costs(cost, free), strength * _costs(cost, tied)
     hard = _hard_costs(cost, rankings, logits)
     steadied = score_function_loss(model.log_prob(rankings), hard - conditional, baseline=baseline)

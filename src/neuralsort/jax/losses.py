@@ -2,9 +2,13 @@
 
 Lists may be padded: `mask` is True where the item exists, and what the other places hold changes
 neither value nor gradient. A list without items has loss 0.
+
+Losses of half precision are float32: sums over long lists would overflow. Gradients have the dtype
+of the scores.
 """
 
 from collections.abc import Mapping
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -40,16 +44,20 @@ def beside(
     return x, other, _checks.mask(mask, x.shape)
 
 
-def _log_prob(P: RelaxedPermutation, perm: Array, mask: Array | None, absent: float) -> Array:
+def _log_prob(
+    name: str, P: RelaxedPermutation, perm: Array, mask: Array | None, absent: float
+) -> Array:
     """`P.log_prob(perm)` in the rows of present items, a constant in those of absent ones."""
+    # Not `P.log_prob`, which has the dtype of the scores: half precision ends at 65,504.
+    ask = partial(P._checked_log_prob, name)
     if mask is None:
-        return P.log_prob(perm)
+        return ask(perm)
     rows = P.shape[-2]
     counted = jnp.arange(rows) < count_present(mask, P.shape[-1])
     # Rows that do not count are asked for the item they hold, the absent ones in index order: at a
     # weight of 0 the logarithm would have no gradient to leave out.
     held = jnp.argsort(~mask, axis=-1, stable=True)[..., :rows]
-    return jnp.where(counted, P.log_prob(jnp.where(counted, perm, held)), absent)
+    return jnp.where(counted, ask(jnp.where(counted, perm, held)), absent)
 
 
 def permutation_cross_entropy(
@@ -96,10 +104,11 @@ def permutation_cross_entropy(
     """
     _options.relaxed_permutation("permutation_cross_entropy(P)", P)
     *batch, rows, n = P.shape
-    target = _checks.positions("permutation_cross_entropy(target)", target, rows)
-    target = _checks.per_item("permutation_cross_entropy(target)", target, P.shape[:-1])
+    name = "permutation_cross_entropy(target)"
+    target = _checks.positions(name, target, rows)
+    target = _checks.per_item(name, target, P.shape[:-1])
     mask = _checks.mask(mask, (*batch, n))
-    total = _log_prob(P, target, mask, absent=0.0).sum(-1, keepdims=True)
+    total = _log_prob(name, P, target, mask, 0.0).sum(-1, keepdims=True)
     places = jnp.clip(jnp.asarray(count_present(mask, n)), 1, max(rows, 1))
     return reduced(-(total / places).squeeze(-1), reduction)
 
@@ -149,7 +158,7 @@ def knn_loss(
     _checks.static(k=k)
     k = _options.neighbours(k, P.shape[-2])
     lists = (*P.shape[:-2], n)
-    same = _checks.flags("knn_loss(same_label)", same_label, lists).astype(P.dtype)
+    same = _checks.flags("knn_loss(same_label)", same_label, lists).astype(working(P.dtype))
     mask = _checks.mask(mask, lists)
     if mask is not None:
         same = jnp.where(mask, same, 0.0)
@@ -215,12 +224,15 @@ def topk_cross_entropy(
     P = relaxed(logits.astype(working(logits.dtype)), tau, mask, relax).top(rows)
     known = (labels >= 0) & (labels < logits.shape[-1])
     everywhere = jnp.broadcast_to(jnp.where(known, labels, 0)[..., None], (*labels.shape, rows))
-    log_weight = _log_prob(P, everywhere, mask, absent=-jnp.inf)
-    log_share = jnp.log(jnp.array(at_least, log_weight.dtype))
-    loss = -jax.scipy.special.logsumexp(log_weight + log_share, -1) * spoilt_unless(known)
+    log_weight = _log_prob("labels", P, everywhere, mask, -jnp.inf)
+    log_weight = log_weight + jnp.log(jnp.array(at_least, log_weight.dtype))
+    never = jnp.isneginf(log_weight).all(-1)  # where logsumexp has NaN for a gradient
+    log_weight = jnp.where(never[..., None], 0.0, log_weight)
+    loss = -jax.scipy.special.logsumexp(log_weight, -1) * spoilt_unless(known)
+    loss = jnp.where(never, jnp.inf, loss)
     if mask is not None:
         loss = jnp.where(mask.any(-1), loss, 0.0)
-    return reduced(loss.astype(logits.dtype), reduction)
+    return reduced(loss, reduction)
 
 
 def plackett_luce_nll(
@@ -261,4 +273,6 @@ def plackett_luce_nll(
 
     Reference: Plackett (1975); Xia et al. (2008). Time and memory: O(n) per list.
     """
-    return reduced(-PlackettLuce(logits).log_prob(ranking, mask=mask), reduction)
+    logits = _checks.scores("plackett_luce_nll(logits)", logits)
+    model = PlackettLuce(logits.astype(working(logits.dtype)))
+    return reduced(-model.log_prob(ranking, mask=mask), reduction)

@@ -8,6 +8,7 @@ from jax import Array, lax
 
 from .. import _options
 from . import _checks
+from .arrays import take_rows, working
 from .permutation import RelaxedPermutation
 from .relaxations import neuralsort
 
@@ -35,8 +36,16 @@ def relaxed(
 ) -> RelaxedPermutation:
     """The relaxed permutation of lists; only padded ones need a relaxation that takes masks."""
     _options.relax(relax)
-    options = {} if mask is None else {"mask": mask}
-    return relax(scores, tau=tau, **options)
+    options = {"tau": tau} if mask is None else {"tau": tau, "mask": mask}
+    try:
+        P = relax(scores, **options)
+    except TypeError:
+        mistake = _options.refused(relax, options)
+        if mistake is None:  # it has reasons of its own
+            raise
+        raise mistake from None
+    _options.relaxed_permutation("relax(scores)", P)
+    return P
 
 
 def _ordered(
@@ -150,7 +159,21 @@ def soft_sort_by(
     values = _checks.keyed_values(values, key)
     payload = jnp.moveaxis(values, dim, key.ndim - 1)  # (..., n, payload)
     columns = payload.reshape(*payload.shape[: key.ndim], math.prod(payload.shape[key.ndim :]))
-    return jnp.moveaxis((P @ columns).reshape(payload.shape), key.ndim - 1, dim)
+    if mask is None:
+        ordered = P @ columns
+    else:
+        there = jnp.moveaxis(jnp.broadcast_to(mask, key.shape), dim, -1)
+        ordered = _beside_absent(P, columns, there)
+    return jnp.moveaxis(ordered.reshape(payload.shape), key.ndim - 1, dim)
+
+
+def _beside_absent(P: RelaxedPermutation, columns: Array, mask: Array) -> Array:
+    """`P @ columns` `(..., n, d)`, where what absent items hold, even NaN, stays in their rows."""
+    there = mask[..., None]
+    soft = P @ jnp.where(there, columns, 0.0)
+    own = take_rows(columns, jnp.argsort(~mask, axis=-1, stable=True))  # absent ones last
+    row = jnp.arange(mask.shape[-1])[:, None]
+    return jnp.where(row < there.sum(-2, keepdims=True), soft, own.astype(soft.dtype))
 
 
 def soft_rank(
@@ -355,7 +378,7 @@ def tau_for_blur(scores: Array, *, ranks: float = 1.0, mask: Array | None = None
     With equal gaps g between sorted scores, a row of NeuralSort is a discrete Gaussian with a
     standard deviation of $\sqrt{\tau / 2g}$ ranks; this returns $\tau = 2\,g\,\text{ranks}^2$ with
     the mean gap g of the middle half of each list, which a few outliers do not change. Denser parts
-    of a list blend more, sparser parts less.
+    of a list blend more, sparser parts less. Infinite scores blend with nothing and do not count.
 
     Args:
         scores: `(..., n)`.
@@ -363,8 +386,9 @@ def tau_for_blur(scores: Array, *, ranks: float = 1.0, mask: Array | None = None
         mask: Boolean, the shape of `scores`, True where the item exists.
 
     Returns:
-        `(..., 1)`, one temperature per list, without gradient: what `tau=` takes. It is 1 for lists
-        of fewer than two items, and 0, a hard sort, where the middle half of a list is tied.
+        `(..., 1)`, one temperature per list, without gradient: what `tau=` takes; for half
+        precision in float32. It is 1 for lists of fewer than two finite items, 0, a hard sort,
+        where the middle half of a list is tied, and never infinite.
 
     Raises:
         TypeError: If `scores` is not floating point.
@@ -378,14 +402,17 @@ def tau_for_blur(scores: Array, *, ranks: float = 1.0, mask: Array | None = None
     _checks.static(ranks=ranks)
     ranks = _options.blur(ranks)
     mask = _checks.mask(mask, scores.shape)
-    if mask is not None:
-        scores = jnp.where(mask, scores, jnp.inf)  # last
-    last = _count(mask, scores, -1)[..., None] - 1
+    scores = scores.astype(working(scores.dtype))
+    there = jnp.isfinite(scores) if mask is None else jnp.isfinite(scores) & mask
+    last = there.sum(-1, keepdims=True) - 1
     if scores.shape[-1] == 0:
         return jnp.ones(last.shape, scores.dtype)
-    ordered = jnp.sort(scores, -1)
+    ordered = jnp.sort(jnp.where(there, scores, jnp.inf), -1)
     low = jnp.maximum(last, 0) // 4
     high = jnp.maximum(last, 0) - low
-    between = jnp.take_along_axis(ordered, high, -1) - jnp.take_along_axis(ordered, low, -1)
-    gap = between / jnp.maximum(high - low, 1).astype(scores.dtype)
-    return jnp.where(last < 1, 1.0, 2 * gap * ranks**2).astype(scores.dtype)
+    # In halves, since a difference may overflow.
+    half = jnp.take_along_axis(ordered, high, -1) / 2 - jnp.take_along_axis(ordered, low, -1) / 2
+    tau = 4 * ranks**2 * (half / jnp.maximum(high - low, 1).astype(scores.dtype))
+    tau = jnp.where(last < 1, 1.0, jnp.minimum(tau, jnp.finfo(tau.dtype).max))
+    unknown = jnp.isnan(scores) if mask is None else jnp.isnan(scores) & mask
+    return jnp.where(unknown.any(-1, keepdims=True), jnp.nan, tau).astype(scores.dtype)

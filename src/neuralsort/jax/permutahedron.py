@@ -200,7 +200,7 @@ class Blocks(NamedTuple):
     def total(self, x: Array) -> Array:
         """The sum of x over the block around each place."""
         flat, n = x.reshape(-1, x.shape[-1]), x.shape[-1]
-        at = self.first.reshape(flat.shape) + n * jnp.arange(len(flat))[:, None]
+        at = self.first.reshape(flat.shape) + n * jnp.arange(flat.shape[0])[:, None]
         return jnp.zeros(x.size, x.dtype).at[at].add(flat)[at].reshape(x.shape)
 
     def average(self, entropic: bool, x: Array) -> Array:

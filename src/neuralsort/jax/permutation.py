@@ -93,7 +93,7 @@ class RelaxedPermutation:
 
     def __matmul__(self, x: Array) -> Array:
         """`P @ x` by the rules of `jnp.matmul`: `(n,)`, `(n, d)` or `(..., n, d)`."""
-        x = _checks.payload(x, self.shape[-1], "P @ x")
+        x = _checks.payload(x, self.shape, "P @ x")
         if x.ndim == 1:
             return (self @ x[:, None])[..., 0]
         out = jnp.promote_types(self.dtype, x.dtype)
@@ -123,7 +123,7 @@ class RelaxedPermutation:
             not finite counts only where its item has weight: whatever `x` holds for items that are
             absent, or infinitely high or low, stays in their own places.
         """
-        x = _checks.list_values(x, self.shape[-1], "P.sort(x)")
+        x = _checks.list_values(x, self.shape, "P.sort(x)")
         out = jnp.promote_types(self.dtype, x.dtype)
         return self._sort(x.astype(working(out))).astype(out)
 
@@ -172,14 +172,22 @@ class RelaxedPermutation:
             ValueError: If its shape does not fit, or an item is out of range. Traced values cannot
                 be read: there the result is NaN.
         """
+        return self._checked_log_prob("log_prob", perm).astype(self.dtype)
+
+    def _checked_log_prob(self, name: str, perm: Array) -> Array:
+        """The same in the dtype of the computation; `name` is who asks."""
         n = self.shape[-1]
-        perm = _checks.positions("log_prob", perm, self.shape[-2])
-        _checks.in_range("log_prob", perm, n)
+        perm = _checks.positions(name, perm, self.shape[-2])
+        _checks.in_range(name, perm, n)
+        _checks.same_batch(name, perm.shape[:-1], self.shape)
         known = (perm >= 0) & (perm < n)
-        return (self._log_prob(jnp.where(known, perm, 0)) * spoilt_unless(known)).astype(self.dtype)
+        return self._log_prob(jnp.where(known, perm, 0)) * spoilt_unless(known)
 
     def _log_prob(self, perm: Array) -> Array:
-        return jnp.log(entries(self._matrix(), perm))
+        weight = entries(self._matrix(), perm)
+        small = weight < jnp.finfo(weight.dtype).tiny  # whose gradient, 1 / weight, overflows
+        known = jnp.log(lax.stop_gradient(weight))
+        return jnp.where(small, known, jnp.log(jnp.where(small, 1.0, weight)))
 
     def entropy(self) -> Array:
         """Entropy of each row in nats, `(..., n)`: 0 for a hard row, `log(n)` for a flat one."""
@@ -358,7 +366,7 @@ class Transposed:
 
     def __matmul__(self, x: Array) -> Array:
         """`P.mT @ y` by the rules of `jnp.matmul`: `(n,)`, `(n, d)` or `(..., n, d)`."""
-        y = _checks.payload(x, self.shape[-1], "P.mT @ y")
+        y = _checks.payload(x, self.shape, "P.mT @ y")
         if y.ndim == 1:
             return (self @ y[:, None])[..., 0]
         out = jnp.promote_types(self._of.dtype, y.dtype)

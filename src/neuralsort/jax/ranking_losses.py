@@ -2,7 +2,7 @@
 
 Lists may be padded: `mask` is True where the item exists, and what the other places hold changes
 neither value nor gradient. A list from which nothing can be learned (no items, one item, relevance
-or target all equal) has loss 0 and no gradient.
+or target all equal) has loss 0 and no gradient. Losses of half precision are float32.
 """
 
 import jax
@@ -78,7 +78,7 @@ def neural_ndcg(
     else:
         soft = P.top(k).sort(worth)
     found = (soft * discounts(k, worth.dtype)).sum(-1)
-    return reduced(_one_minus_share(found, ideal_dcg(worth, k)).astype(scores.dtype), reduction)
+    return reduced(_one_minus_share(found, ideal_dcg(worth, k)), reduction)
 
 
 def _doubly_scaled(P: RelaxedPermutation, x: Array, iterations: int) -> Array:
@@ -136,7 +136,7 @@ def approx_ndcg(
     rank = above.sum(-1) + 0.5  # each item counts as half before itself
     found = (worth / jnp.log2(1 + rank)).sum(-1)
     ideal = ideal_dcg(worth, scores.shape[-1])
-    return reduced(_one_minus_share(found, ideal).astype(scores.dtype), reduction)
+    return reduced(_one_minus_share(found, ideal), reduction)
 
 
 def spearman_loss(
@@ -186,7 +186,7 @@ def spearman_loss(
     tied = spread <= x.shape[-1] ** 3 * rounding**2
     scale = jnp.sqrt(jnp.where(tied, 1.0, spread) * jnp.where(wanted == 0, 1.0, wanted))
     correlation = jnp.where(tied, 0.0, (soft * hard).sum(-1) / scale)
-    return reduced(jnp.where(wanted == 0, 0.0, 1 - correlation).astype(x.dtype), reduction)
+    return reduced(jnp.where(wanted == 0, 0.0, 1 - correlation), reduction)
 
 
 def kendall_loss(
@@ -229,7 +229,7 @@ def kendall_loss(
     """
     x, target, mask = beside("kendall_loss", "x", "target", x, target, mask)
     agreement = jnp.tanh(_differences(x, tau, mask))
-    return reduced(_mean_over_decided(1 - agreement, target, mask).astype(x.dtype), reduction)
+    return reduced(_mean_over_decided(1 - agreement, target, mask), reduction)
 
 
 def ranknet_loss(
@@ -271,7 +271,7 @@ def ranknet_loss(
     """
     scores, relevance, mask = beside("ranknet_loss", "scores", "relevance", scores, relevance, mask)
     cost = jax.nn.softplus(-_differences(scores, tau, mask))
-    return reduced(_mean_over_decided(cost, relevance, mask).astype(scores.dtype), reduction)
+    return reduced(_mean_over_decided(cost, relevance, mask), reduction)
 
 
 # -- what they share -------------------------------------------------------------------------------

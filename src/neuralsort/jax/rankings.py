@@ -7,6 +7,8 @@ the first m places count; what later places hold is ignored.
 import jax.numpy as jnp
 from jax import Array, lax
 
+from .arrays import put
+
 
 def largest(x: Array, mask: Array | None = None) -> Array:
     """The largest finite value of each list `(..., 1)` that is there, without gradient; else 0."""
@@ -29,8 +31,7 @@ def _places_that_count(present: Array, places: int) -> Array:
 def _listed(ranking: Array, counts: Array, n: int) -> Array:
     """Which of the n items stand in the places that count, (..., n) boolean."""
     items = jnp.where(counts, ranking, n)  # places that do not count list an item n: none
-    listed = jnp.zeros((*ranking.shape[:-1], n + 1), bool)
-    return jnp.put_along_axis(listed, items, True, -1, inplace=False)[..., :n]
+    return put(items, jnp.ones(items.shape, bool), n + 1)[..., :n]
 
 
 def lists_distinct_items(ranking: Array, present: Array) -> Array:

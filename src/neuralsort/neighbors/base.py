@@ -2,6 +2,7 @@
 
 import copy
 import threading
+import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import partial
@@ -29,8 +30,11 @@ from .engines import KINDS, FaissEngine, chosen_kind
 from .progress import Progress
 from .saving import Saved
 from .search import Index
-from .training import OPTIMIZERS, Batch, Schedule, train
+from .training import OPTIMIZERS, Batch, Schedule, own_randomness, train
 from .voting import WEIGHTS
+
+CANDIDATES = 100
+"""How many points a query sorts in training, unless told otherwise."""
 
 _SEEDED = threading.Lock()
 """Held while torch's global generator is a fit's own."""
@@ -72,7 +76,7 @@ class DifferentiableKNeighbors(
         n_neighbors: int = 5,
         *,
         tau: float = 16.0,
-        candidates: int = 100,
+        candidates: int = CANDIDATES,
         batch_size: int = 100,
         stochastic: bool = False,
         samples: int = 5,
@@ -133,7 +137,14 @@ class DifferentiableKNeighbors(
         self._validate_params()  # pyright: ignore[reportAttributeAccessIssue]
         several = is_regressor(self)
         X, y = self._checked(X, y=y, multi_output=several, y_numeric=several)
-        if self.candidates <= self.n_neighbors:
+        if self.candidates <= self.n_neighbors and self.candidates == CANDIDATES:
+            warnings.warn(
+                f"Training sorts {self.candidates} candidates at a time, and looks at "
+                f"{self.candidates - 1} neighbours; prediction looks at {self.n_neighbors}. Give "
+                "more `candidates` to train with as many.",
+                stacklevel=3,
+            )
+        elif self.candidates <= self.n_neighbors:
             raise ValueError(
                 f"`candidates` must be more than `n_neighbors`, got {self.candidates} and "
                 f"{self.n_neighbors}. A query sorts candidates, itself left out."
@@ -145,9 +156,8 @@ class DifferentiableKNeighbors(
         points = _tensor(X)
         self._dtype = points.dtype
         self._first = points[:1].clone()
-        device = available(self.device)
-        with _SEEDED, torch.random.fork_rng([device] if device.type == "cuda" else []):
-            torch.manual_seed(seed)
+        available(self.device)
+        with _SEEDED, own_randomness(seed):
             self.embedding_ = self._network(points.shape[1])
             if self.embedding is None:
                 self.embedding_.standardize(points.to(self.device))

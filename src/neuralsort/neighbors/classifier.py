@@ -112,5 +112,9 @@ class DifferentiableKNeighborsClassifier(ClassifierMixin, DifferentiableKNeighbo
 
     def _restore(self, facts: dict[str, Any]) -> None:
         self.classes_ = storage.array_from_json(facts["classes"])
+        if self.classes_.ndim != 1 or len(np.unique(self.classes_)) != len(self.classes_):
+            raise storage.StorageError(
+                f"`classes` must be a list of distinct classes, got {self.classes_}. Save again."
+            )
         if not (self._targets.min() >= 0 and self._targets.max() < len(self.classes_)):
             raise storage.StorageError("There are targets of no class. Save again.")

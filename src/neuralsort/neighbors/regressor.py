@@ -78,3 +78,9 @@ class DifferentiableKNeighborsRegressor(RegressorMixin, DifferentiableKNeighbors
     def _restore(self, facts: dict[str, Any]) -> None:
         self._one_output = facts["one_output"]
         self._scale = storage.array_from_json(facts["scale"])
+        outputs = self._targets.shape[1:]
+        if self._scale.shape != outputs or not isinstance(self._one_output, bool):
+            raise storage.StorageError(
+                f"`scale` must be one number for each of {outputs} outputs and `one_output` true "
+                f"or false, got {self._scale} and {self._one_output!r}. Save again."
+            )

@@ -116,6 +116,8 @@ class Saved:
             )
         make: Any = cls
         self = make(embedding=embedding, **facts["parameters"])
+        self._validate_params()
+        storage.same_sizes(facts, tensors)  # before a network of that size is made
         self._input_shape = tuple(facts["input_shape"])
         self.n_features_in_ = self._input_shape[0]
         if "feature_names_in" in facts:

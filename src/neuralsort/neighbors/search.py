@@ -3,7 +3,9 @@
 An engine proposes a few more points than are asked for, in float32. Their distances are then
 computed from differences, in the precision of the points, and sorted; equal distances in the order
 of the points. Where rounding may have kept a nearer or equally near point from being proposed, all
-points are looked at, in float64. So exact engines agree, whatever their arithmetic.
+points are looked at, in float64. So exact engines agree, whatever their arithmetic. Queries far
+from all points, which engines may not even be able to square, are answered by what tells points
+apart.
 """
 
 import math
@@ -18,6 +20,9 @@ SPARE = 16
 
 EPSILON = float(np.finfo(np.float32).eps)
 """Of the engines' arithmetic."""
+
+DISTANT = 1e3
+"""Queries farther off than so many times the farthest point would round differences away."""
 
 
 class Index:
@@ -67,6 +72,17 @@ class Index:
                 f"Expected queries of {self.points.shape[1]} features and from 1 to {n} "
                 f"neighbours, got {queries.shape[1]} and {k}. Ask for points like those indexed."
             )
+        distances = np.empty((len(queries), k), self.points.dtype)
+        indices = np.empty((len(queries), k), np.int64)
+        distant = _norm(self._placed(queries)) > DISTANT * max(self.longest, 1e-3)
+        for rows, answer in ((~distant, self._near), (distant, self._distant)):
+            if rows.any():
+                distances[rows], indices[rows] = answer(queries[rows], k)
+        return distances, indices
+
+    def _near(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """The answer for queries that engines can compare with points."""
+        n = len(self.points)
         count = min(int(k) + SPARE, n)
         distances = np.empty((len(queries), k), self.points.dtype)
         indices = np.empty((len(queries), k), np.int64)
@@ -77,10 +93,29 @@ class Index:
             distances[rows], indices[rows] = near[:, :k], order[:, :k]
             unsure[rows] = self._unsure(queries[rows], near, k) if count < n else False
         if not self.engine.exact:
-            unsure = (indices < 0).any(1)
+            unsure[:] = False
+        unsure |= (indices < 0).any(1)
         if unsure.any():
             distances[unsure], indices[unsure] = self._all(queries[unsure], k)
         return distances, indices
+
+    def _distant(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """The answer for queries far from all points, in float64.
+
+        Of a squared distance |p|^2 - 2 p q + |q|^2 only the first two terms differ between points,
+        and the third would round them away.
+        """
+        points, asked = self._placed(self.points), self._placed(queries)
+        squares = np.square(points).sum(1)
+        distances, indices = np.empty((len(asked), k)), np.empty((len(asked), k), np.int64)
+        for row, (query, length) in enumerate(zip(asked, _norm(asked), strict=True)):
+            along = points @ (query / length)
+            apart = squares / length - 2 * along  # what tells points apart, over |q|
+            nearest = np.argsort(apart, kind="stable")[:k]
+            indices[row] = nearest
+            distances[row] = length * np.sqrt(1 + apart[nearest] / length)
+        with np.errstate(over="ignore"):  # farther than the dtype of the points can say
+            return (distances * self.unit).astype(self.points.dtype), indices
 
     def query_others(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """The k nearest others of every point."""
@@ -93,6 +128,10 @@ class Index:
     def _short(self, points: np.ndarray) -> np.ndarray:
         """Points in float32, from their centre, in units that are no smaller than any number."""
         return np.ascontiguousarray((points - self.centre) / self.unit, np.float32)
+
+    def _placed(self, points: np.ndarray) -> np.ndarray:
+        """The same in float64."""
+        return (points.astype(np.float64) - self.centre) / self.unit
 
     def _ordered(self, queries: np.ndarray, proposed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Distances and indices `(q, count)` of what was proposed, the nearest first."""
@@ -136,6 +175,13 @@ class Index:
             np.concatenate([one[:, :k] for one in parts]) for parts in zip(*found, strict=True)
         )
         return near, order
+
+
+def _norm(points: np.ndarray) -> np.ndarray:
+    """Euclidean lengths `(n,)`, whose squares may be larger than any number."""
+    largest = np.abs(points).max(1, initial=0.0, keepdims=True)
+    largest[largest == 0] = 1.0
+    return largest[:, 0] * np.linalg.norm(points / largest, axis=1)
 
 
 def _finite(name: str, points: np.ndarray) -> np.ndarray:

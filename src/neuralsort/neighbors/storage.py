@@ -54,12 +54,19 @@ def _write(folder: Path, contents: dict[str, bytes], facts: dict[str, Any]) -> N
     files = {name: _placed(folder, name, digest) for name, digest in digests.items()}
     for name, content in contents.items():
         replace(files[name], content)
-    text = json.dumps({"format": FORMAT, "files": digests} | facts, indent=1)
+    facts = {"format": FORMAT, "files": digests} | facts
+    text = json.dumps(facts | {"digest": digest_of(facts)}, indent=1)
     replace(folder / FACTS, text.encode())
     for name in (TENSORS, INDEX):
         drafts = folder.glob(f".{DIGEST}-{name}.*")  # of writers that were killed
         for old in {*folder.glob(f"{DIGEST}-{name}"), *drafts} - set(files.values()):
             old.unlink()
+
+
+def digest_of(facts: dict[str, Any]) -> str:
+    """The digest of everything that facts say, however they are written down."""
+    said = {name: value for name, value in facts.items() if name != "digest"}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
 @contextmanager
@@ -96,9 +103,16 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], FaissEngine |
     try:
         facts = json.loads((folder / FACTS).read_text())
     except (FileNotFoundError, NotADirectoryError):
+        inside = sorted(path.parent.name for path in folder.glob(f"*/{FACTS}"))
+        where = f", such as {folder / inside[0]}" if inside else ""
         raise StorageError(
             f"{folder} holds no saved estimator: there is no {FACTS}. Give the folder that `save` "
-            "wrote to."
+            f"wrote to{where}."
+        ) from None
+    except IsADirectoryError:
+        raise StorageError(
+            f"{folder / FACTS} is a folder, where a file was expected. Give the folder that `save` "
+            "wrote to, and save to folders that hold nothing else."
         ) from None
     except ValueError as error:  # not JSON, or not text
         raise StorageError(f"{folder / FACTS} is damaged ({error}). Save again.") from None
@@ -108,12 +122,17 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], FaissEngine |
             f"{folder / FACTS} is not in the format {FORMAT}, got {came!r}. It was written by "
             "another program or version; save again with this one."
         )
+    if facts.get("digest") != digest_of(facts):
+        raise StorageError(
+            f"{folder / FACTS} is damaged, or of another version: it is not what its digest says. "
+            "Copy the whole folder again, or save again."
+        )
     contents = {}
     for name, digest in facts["files"].items():
         path = _placed(folder, name, digest)
         try:
             contents[name] = path.read_bytes()
-        except FileNotFoundError:
+        except (FileNotFoundError, IsADirectoryError):
             contents[name] = b""
         if hashlib.sha256(contents[name]).hexdigest() == digest:
             continue
@@ -158,6 +177,41 @@ def array_to_json(array: np.ndarray) -> dict[str, Any]:
 def array_from_json(value: dict[str, Any]) -> np.ndarray:
     """What `array_to_json` made of an array."""
     return np.array(value["values"], dtype=value["dtype"])
+
+
+def same_sizes(facts: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """Sees to it that facts speak of the tensors that are there, and of nothing larger.
+
+    Raises:
+        ValueError: If they do not; `reading` says of which file.
+    """
+    first, shape = tensors["first"], tuple(facts["input_shape"])
+    if not shape or tuple(first.shape) != (1, *shape):
+        raise ValueError(
+            f"`input_shape` says points of shape {shape}, and the first of them has "
+            f"{tuple(first.shape[1:])}"
+        )
+    network = tensors.get("embedding.mean", first[0])
+    if facts["default_embedding"] and tuple(network.shape) != shape:
+        raise ValueError(
+            f"`input_shape` says points of shape {shape}, and the embedding takes "
+            f"{tuple(network.shape)}"
+        )
+    if facts["dtype"] != str(first.dtype).removeprefix("torch."):
+        raise ValueError(f"`dtype` says {facts['dtype']!r}, and the points are {first.dtype}")
+    names = facts.get("feature_names_in")
+    if names is not None and (len(names) != shape[0] or not all(isinstance(n, str) for n in names)):
+        raise ValueError(f"`feature_names_in` must be {shape[0]} names, got {names!r}")
+    entries = facts["history"]
+    if not isinstance(entries, list) or not all(_is_entry(entry) for entry in entries):
+        raise ValueError(
+            f"`history` must be a list of numbers by name for every epoch, got {entries!r}"
+        )
+
+
+def _is_entry(entry: Any) -> bool:
+    """Whether this is what one epoch says."""
+    return isinstance(entry, dict) and all(isinstance(value, float) for value in entry.values())
 
 
 def same_points(index: Index, targets: np.ndarray, first: np.ndarray) -> None:

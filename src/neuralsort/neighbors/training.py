@@ -2,7 +2,8 @@
 
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -56,6 +57,29 @@ class Schedule:
     patience: int
 
 
+@contextmanager
+def own_randomness(seed: int) -> Iterator[None]:
+    """Seeds torch's global generators, on every device, and leaves them as they were.
+
+    `torch.manual_seed` reaches all devices of the machine's accelerator, whatever its make, so the
+    states of all of them are kept.
+    """
+    module, devices = None, []
+    if torch.accelerator.is_available():
+        module = torch.get_device_module(torch.accelerator.current_accelerator())
+        devices = range(torch.accelerator.device_count())
+    # Where there is one device, some modules do not take its number.
+    places = [()] if len(devices) == 1 else [(device,) for device in devices]
+    states = [module.get_rng_state(*place) for place in places] if module else []
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            yield
+        finally:
+            for state, place in zip(states, places, strict=True) if module else ():
+                module.set_rng_state(state, *place)  # pyright: ignore[reportOptionalMemberAccess]
+
+
 def train(
     network: nn.Module,
     loss: Callable[[Batch], Tensor],
@@ -88,7 +112,7 @@ def train(
     parameters = [one for one in network.parameters() if one.requires_grad]
     if not parameters:
         if schedule.epochs:
-            warnings.warn("The embedding has nothing to learn: it stays as it is.", stacklevel=4)
+            warnings.warn("The embedding has nothing to learn: it stays as it is.", stacklevel=5)
         return []
     optimizer = OPTIMIZERS[schedule.optimizer](parameters, lr=schedule.learning_rate)
     history: list[dict[str, float]] = []

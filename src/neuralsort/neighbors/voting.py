@@ -21,6 +21,7 @@ def shares(distances: np.ndarray, weights: str) -> np.ndarray:
     nearest = distances[:, :1]
     with np.errstate(divide="ignore", invalid="ignore"):
         counts = np.where(nearest > 0, nearest / distances, distances == 0)
+    counts = np.where(np.isinf(nearest), 1.0, counts)  # all are as far as a number can say
     return counts / counts.sum(1, keepdims=True)
 
 

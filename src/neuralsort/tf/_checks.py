@@ -47,6 +47,11 @@ def scores(name: str, value: Any) -> Tensor:
             f"`{name}` expects a floating-point tensor, got {value.dtype.name}. "
             "Convert it with tf.cast(..., tf.float32)."
         )
+    if value.dtype.size < 2:
+        raise TypeError(
+            f"`{name}` expects float16, bfloat16, float32 or float64, got {value.dtype.name}, "
+            "which has no arithmetic of its own. Convert it with tf.cast(..., tf.float32)."
+        )
     if value.shape.rank == 0:
         raise ValueError(
             f"`{name}` expects at least one dimension (..., n), got a 0-d tensor. "

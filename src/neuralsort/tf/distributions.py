@@ -72,6 +72,7 @@ class PlackettLuce:
         Returns:
             `sample_shape + batch_shape + (n,)` int32, without gradient.
         """
+        sample_shape = _options.sample_shape(sample_shape)
         shape = tf.concat([tf.constant(sample_shape, tf.int32), tf.shape(self.logits)], 0)
         noise = sample_gumbel(shape, dtype=tf.float64, seed=seed)
         return permutation(tf.cast(self.logits, tf.float64) + noise, mask=mask)

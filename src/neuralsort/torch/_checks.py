@@ -13,10 +13,21 @@ def scores(name: str, value: Tensor) -> Tensor:
             f"`{name}` expects a torch.Tensor, got {type(value).__name__}. "
             "Wrap the values with torch.as_tensor(...)."
         )
+    if value.is_nested or value.layout is not torch.strided:
+        came = "a nested tensor" if value.is_nested else f"layout {value.layout}"
+        raise TypeError(
+            f"`{name}` expects a dense tensor (..., n), got {came}. "
+            "Convert it with .to_dense(); pad lists of several lengths and pass `mask`."
+        )
     if not value.is_floating_point():
         raise TypeError(
             f"`{name}` expects a floating-point tensor, got {value.dtype}. "
             "Convert it with .float() or .double()."
+        )
+    if value.dtype.itemsize < 2:
+        raise TypeError(
+            f"`{name}` expects float16, bfloat16, float32 or float64, got {value.dtype}, which has "
+            "no arithmetic of its own. Convert it with .float()."
         )
     if value.dim() == 0:
         raise ValueError(
@@ -71,14 +82,59 @@ def mask(value: Tensor | None, scores: Tensor) -> Tensor | None:
         ) from None
 
 
+def readable(value: Tensor) -> bool:
+    """Whether a rule may look at the values of a tensor.
+
+    Not while a function is compiled, traced or mapped: then there are none yet. And not on
+    accelerators, which would have to finish all they are doing first.
+    """
+    if torch.compiler.is_compiling() or value.device.type != "cpu":
+        return False
+    try:
+        bool(value.any())
+    except RuntimeError:  # of vmap, and of tensors without values
+        return False
+    return True
+
+
+def in_range(name: str, value: Tensor, n: int) -> None:
+    """Indices from 0 to n - 1. Reads values, where they may be read."""
+    if not readable(value):
+        return
+    outside = (value < 0) | (value >= n)
+    if bool(outside.any()):
+        raise ValueError(
+            f"`{name}` expects indices from 0 to {n - 1}, got {int(value[outside][0])}. "
+            "Count from 0, and mark items that do not exist with `mask`."
+        )
+
+
+def same_batch(what: str, lists: torch.Size, operator: torch.Size) -> None:
+    """Lists for an operator `(..., k, n)`: as many as it has, or what broadcasts to them."""
+    batch = operator[:-2]
+    pairs = zip(reversed(lists), reversed(batch), strict=False)
+    if any(a != b and 1 not in (a, b) for a, b in pairs):
+        raise ValueError(
+            f"`{what}` expects a batch that broadcasts against {tuple(batch)}, that of P of shape "
+            f"{tuple(operator)}, got {tuple(lists)}. Give every list its own, or one for all of "
+            "them."
+        )
+
+
 def quantile(value: float | Tensor, like: Tensor) -> Tensor:
     """Number in [0, 1], or a 0-d or 1-d tensor of them."""
-    q = torch.as_tensor(value, dtype=torch.float64, device=like.device)
+    try:
+        q = torch.as_tensor(value, dtype=torch.float64, device=like.device)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(
+            f"`q` expects a number in [0, 1] or a 1-d tensor of them, got {value!r}. "
+            "The median is q=0.5."
+        ) from None
     if q.dim() > 1:
         raise ValueError(
             f"`q` must be a number or a 1-d tensor, got shape {tuple(q.shape)}. Flatten it first."
         )
-    if not isinstance(value, Tensor) and not bool(((q >= 0) & (q <= 1)).all()):
+    if readable(q) and not bool(((q >= 0) & (q <= 1)).all()):
         raise ValueError(f"`q` must lie in [0, 1], got {value}. The median is q=0.5.")
     return q
 
@@ -111,11 +167,15 @@ def list_values(value: Tensor, shape: torch.Size, what: str) -> Tensor:
             f"`{what}` expects lists of {shape[-1]} values, shape (..., {shape[-1]}), got "
             f"{tuple(value.shape)}. Give one value per item."
         )
+    same_batch(what, value.shape[:-1], shape)
     return value
 
 
-def positions(name: str, value: Tensor, shape: torch.Size) -> Tensor:
-    """One item index per row of P."""
+def positions(name: str, value: Tensor, shape: torch.Size, everywhere: bool = True) -> Tensor:
+    """One item index per row of P.
+
+    With `everywhere=False` some rows do not count, and the caller looks at the others himself.
+    """
     if not isinstance(value, Tensor) or value.is_floating_point() or value.dtype is torch.bool:
         came = value.dtype if isinstance(value, Tensor) else type(value).__name__
         raise TypeError(
@@ -127,6 +187,9 @@ def positions(name: str, value: Tensor, shape: torch.Size) -> Tensor:
             f"`{name}` expects one item per row, shape (..., {shape[-2]}), got "
             f"{tuple(value.shape)}. For the first k places give P.top(k)."
         )
+    if everywhere:
+        same_batch(name, value.shape[:-1], shape)
+        in_range(name, value, shape[-1])
     return value.long()
 
 
@@ -228,6 +291,7 @@ def labels(value: Tensor, logits: Tensor) -> Tensor:
             f"`labels` expects one class per list, shape {tuple(logits.shape[:-1])} for logits "
             f"{tuple(logits.shape)}, got {tuple(value.shape)}. Give indices, not one-hot rows."
         )
+    in_range("labels", value, logits.shape[-1])
     return value.long()
 
 
@@ -276,8 +340,8 @@ def ranking(value: Tensor, n: int) -> Tensor:
 
 
 def distinct_items(valid: Tensor, ranking: Tensor, n: int) -> None:
-    """Rankings in which no item repeats and none is absent. Reads values."""
-    if not bool(valid.all()):
+    """Rankings in which no item repeats and none is absent. Reads values, where they may be."""
+    if readable(valid) and not bool(valid.all()):
         raise ValueError(
             f"`ranking` must list distinct items, from 0 to {n - 1} and present under the mask, "
             f"got {ranking}. Items stand in the order of their places."

@@ -117,7 +117,7 @@ class PlackettLuce(Distribution):
 
     def _perturbed(self, sample_shape: Any, generator: torch.Generator | None) -> Tensor:
         """Logits plus noise, in float64, with gradient."""
-        shape = self._extended_shape(torch.Size(sample_shape))
+        shape = self._extended_shape(torch.Size(_options.sample_shape(sample_shape)))
         return self.logits + gumbel(shape, device=self.logits.device, generator=generator)
 
     def rsample_given(self, ranking: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
@@ -136,7 +136,9 @@ class PlackettLuce(Distribution):
             Sorting it in descending order gives back the ranking exactly; values that would round
             to ties are moved apart by one unit in the last place.
         """
-        ranking, logits, _ = self._checked(_checks.full_ranking(ranking, self.n), None)
+        ranking, logits, _ = self._together(_checks.full_ranking(ranking, self.n), None)
+        if self._validate_args:
+            self.check_ranking(ranking)
         noise = exponential(ranking.shape, device=logits.device, generator=generator)
         rest = reversed_logcumsumexp(logits.gather(-1, ranking))
         exact = -torch.logcumsumexp(noise.log() - rest, -1).to(self.logits.dtype)
@@ -164,20 +166,31 @@ class PlackettLuce(Distribution):
         Returns:
             `(...)`. A list without items has log-probability 0.
         """
-        ranking, logits, mask = self._checked(_checks.ranking(value, self.n), mask)
+        ranking, logits, mask = self._together(value, mask)
+        if self._validate_args:
+            self.check_ranking(value, mask)
         return log_density(logits, ranking, mask).to(self.logits.dtype)
 
-    def _checked(
+    def check_ranking(self, ranking: Tensor, mask: Tensor | None = None) -> None:
+        """Sees to it that the places that count list distinct items, which are there.
+
+        Values are read, but not on accelerators, nor where the function is compiled or mapped.
+
+        Raises:
+            ValueError: If they do not.
+        """
+        ranking, _, mask = self._together(ranking, mask)
+        _checks.distinct_items(Permutation(self.n).check(ranking, mask), ranking, self.n)
+
+    def _together(
         self, ranking: Tensor, mask: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Ranking, logits in float64 and mask, of one batch shape."""
+        ranking = _checks.ranking(ranking, self.n)
         batch = _checks.batch_of_rankings(ranking, self.batch_shape)
         ranking = ranking.expand(*batch, ranking.shape[-1])
         logits = self.logits.double().expand(*batch, self.n)
-        mask = _checks.mask(mask, logits)
-        if self._validate_args:
-            _checks.distinct_items(Permutation(self.n).check(ranking, mask), ranking, self.n)
-        return ranking, logits, mask
+        return ranking, logits, _checks.mask(mask, logits)
 
     def prob_before(self) -> Tensor:
         """Probability `(..., n, n)` that item i comes before item j, exact; 1/2 on the diagonal."""
@@ -356,7 +369,7 @@ class RelaxedPlackettLuce(Distribution):
             The operator of shape `sample_shape + batch_shape + (n, n)`, matrix-free for long lists.
             Perturbed logits round to the dtype of the logits: in half precision some of them tie.
         """
-        shape = torch.Size((*sample_shape, *self.logits.shape))
+        shape = torch.Size((*_options.sample_shape(sample_shape), *self.logits.shape))
         noise = gumbel(shape, device=self.logits.device, generator=generator)
         return self.relax(_from_largest(self.logits) + noise.to(self.logits.dtype), tau=self.tau)
 

@@ -243,6 +243,8 @@ def rebar_expectation(
     free = relaxed.rsample((_options.samples(samples),), generator=generator)
     rankings = free.permutation()
     tied = relax(model.rsample_given(rankings, generator=generator), tau=relaxed.tau)
+    if not isinstance(strength, Tensor):
+        strength = _options.control(strength)
     control, conditional = strength * _costs(cost, free), strength * _costs(cost, tied)
     hard = _hard_costs(cost, rankings, logits)
     steadied = score_function_loss(model.log_prob(rankings), hard - conditional, baseline=baseline)

@@ -30,7 +30,7 @@ def harden(matrix: Tensor) -> Tensor:
     """The appendix's argmax where it is a permutation, the best assignment where it is not."""
     perm = row_argmax(matrix)
     valid = is_permutation(perm)
-    if bool(valid.all()):
+    if valid.device.type == "meta" or bool(valid.all()):  # the former has a shape alone
         return perm
     try:
         from scipy.optimize import linear_sum_assignment

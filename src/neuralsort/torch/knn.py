@@ -7,9 +7,10 @@ from torch import Tensor
 
 from .. import _options
 from . import _checks
+from .arrays import matmul, working
 from .noise import gumbel
 from .operators import Relaxation, relaxed
-from .permutation import RelaxedPermutation, matmul, working
+from .permutation import RelaxedPermutation
 from .relaxations import neuralsort
 
 LARGEST = 2**24
@@ -148,7 +149,8 @@ def neighbour_labels(
 
     Returns:
         `(q, k, c)`, with the samples first if any: the label in the place of each neighbour.
-        Places of neighbours that a query does not have, by its mask, hold 0.
+        Places of neighbours that a query does not have, by its mask, hold 0. Labels that are not
+        finite give NaN to the queries whose candidates they are, and to no others.
 
     Raises:
         TypeError: If the points are not floating point, or `mask` is not boolean.
@@ -164,14 +166,18 @@ def neighbour_labels(
     if not labels.is_floating_point():
         labels = labels.to(queries.dtype)
     mask = _checks.mask(mask, queries.new_empty(()).expand(len(queries), n))
+    unusable = ~labels.isfinite()
     size = max(1, LARGEST // max(1, n * (samples or 1)))
     parts = []
     for start in range(0, max(1, len(queries)), size):  # once where there are no queries
         some = slice(start, start + size)
         part = None if mask is None else mask[some]
         P = soft_neighbours(queries[some], candidates, k=k, samples=samples, mask=part, **options)
-        rows = P @ labels
+        rows = P @ (labels if part is None else labels.masked_fill(unusable, 0.0))
         if part is not None:
+            # What is no number counts only for queries that the candidate is there for.
+            asked = part.to(rows.dtype) @ unusable.to(rows.dtype) > 0  # (q, c)
+            rows = rows.masked_fill(asked.unsqueeze(-2), torch.nan)
             place = torch.arange(k, device=rows.device)
             there = place < part.sum(-1, keepdim=True)
             rows = rows.masked_fill(~there.unsqueeze(-1), 0.0)

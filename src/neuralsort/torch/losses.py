@@ -2,6 +2,9 @@
 
 Lists may be padded: `mask` is True where the item exists, and what the other places hold changes
 neither value nor gradient. A list without items has loss 0.
+
+Losses of half precision, under autocast too, are float32, as `torch.nn.functional.cross_entropy` is
+under autocast: sums over long lists would overflow. Gradients have the dtype of the scores.
 """
 
 from collections.abc import Mapping
@@ -11,9 +14,10 @@ from torch import Tensor
 
 from .. import _options
 from . import _checks
+from .arrays import working
 from .distributions import PlackettLuce
 from .operators import Relaxation, relaxed
-from .permutation import RelaxedPermutation, working
+from .permutation import RelaxedPermutation
 from .relaxations import neuralsort
 
 
@@ -29,16 +33,22 @@ def count_present(mask: Tensor | None, n: int) -> int | Tensor:
     return n if mask is None else mask.sum(-1, keepdim=True)
 
 
-def _log_prob(P: RelaxedPermutation, perm: Tensor, mask: Tensor | None, absent: float) -> Tensor:
+def _log_prob(
+    name: str, P: RelaxedPermutation, perm: Tensor, mask: Tensor | None, absent: float
+) -> Tensor:
     """`P.log_prob(perm)` in the rows of present items, a constant in those of absent ones."""
+    # Not `P.log_prob`, which has the dtype of the scores: half precision ends at 65,504.
     if mask is None:
-        return P.log_prob(perm)
+        _checks.in_range(name, perm, P.shape[-1])
+        return P._log_prob(perm)
     rows = P.shape[-2]
     counted = torch.arange(rows, device=perm.device) < count_present(mask, P.shape[-1])
     # Rows that do not count are asked for the item they hold, the absent ones in index order: at a
     # weight of 0 the logarithm would have no gradient to leave out.
     held = torch.sort(~mask, dim=-1, stable=True).indices[..., :rows]
-    return P.log_prob(torch.where(counted, perm, held)).masked_fill(~counted, absent)
+    perm = torch.where(counted, perm, held)
+    _checks.in_range(name, perm, P.shape[-1])
+    return P._log_prob(perm).masked_fill(~counted, absent)
 
 
 def permutation_cross_entropy(
@@ -84,10 +94,11 @@ def permutation_cross_entropy(
     """
     _options.relaxed_permutation("permutation_cross_entropy(P)", P)
     *batch, rows, n = P.shape
-    target = _checks.positions("permutation_cross_entropy(target)", target, P.shape)
-    target = _checks.per_item("permutation_cross_entropy(target)", target, P.shape[:-1])
+    name = "permutation_cross_entropy(target)"
+    target = _checks.positions(name, target, P.shape, everywhere=False)
+    target = _checks.per_item(name, target, P.shape[:-1])
     mask = _checks.mask(mask, torch.empty((), device=target.device).expand(*batch, n))
-    total = _log_prob(P, target, mask, absent=0.0).sum(-1, keepdim=True)
+    total = _log_prob(name, P, target, mask, absent=0.0).sum(-1, keepdim=True)
     places = torch.as_tensor(count_present(mask, n), device=total.device).clamp(1, max(rows, 1))
     return reduced(-(total / places).squeeze(-1), reduction)
 
@@ -136,12 +147,12 @@ def knn_loss(
     n = P.shape[-1]
     k = _options.neighbours(k, P.shape[-2])
     lists = torch.Size((*P.shape[:-2], n))
-    same = _checks.flags("knn_loss(same_label)", same_label, lists).to(P.dtype)
+    same = _checks.flags("knn_loss(same_label)", same_label, lists).to(working(P.dtype))
     mask = _checks.mask(mask, same)
     if mask is not None:
         same = torch.where(mask, same, 0.0)
     mass = P.top(k).sort(same).sum(-1, keepdim=True)  # rows of absent candidates hold none
-    neighbours = torch.as_tensor(count_present(mask, n)).clamp(1, k)
+    neighbours = torch.as_tensor(count_present(mask, n), device=mass.device).clamp(1, k)
     return reduced(-(mass / neighbours).squeeze(-1), reduction)
 
 
@@ -200,7 +211,7 @@ def topk_cross_entropy(
     at_least = [sum(p for size, p in shares.items() if size > i) for i in range(rows)]
     P = relaxed(logits.to(working(logits.dtype)), tau, mask, relax).top(rows)
     everywhere = labels.unsqueeze(-1).expand(*labels.shape, rows)
-    log_weight = _log_prob(P, everywhere, mask, absent=-torch.inf)
+    log_weight = _log_prob("labels", P, everywhere, mask, absent=-torch.inf)
     log_share = torch.tensor(at_least, dtype=log_weight.dtype, device=logits.device).log()
     log_weight = log_weight + log_share
     never = log_weight.isneginf().all(-1, keepdim=True)  # where logsumexp has NaN for a gradient
@@ -208,7 +219,7 @@ def topk_cross_entropy(
     loss = loss.masked_fill(never.squeeze(-1), torch.inf)
     if mask is not None:
         loss = torch.where(mask.any(-1), loss, 0.0)
-    return reduced(loss.to(logits.dtype), reduction)
+    return reduced(loss, reduction)
 
 
 def plackett_luce_nll(
@@ -235,7 +246,9 @@ def plackett_luce_nll(
 
     Raises:
         TypeError: If `logits` are not floating point, `ranking` not integer, or `mask` not boolean.
-        ValueError: If a shape does not fit, or `reduction` is not known.
+        ValueError: If a shape does not fit, `reduction` is not known, or the ranking lists an item
+            twice, one that is absent or one out of range; on accelerators and where the function
+            is compiled, values are not read.
 
     Example:
         >>> logits = torch.tensor([0.0, 1.0, 2.0], requires_grad=True)
@@ -247,6 +260,9 @@ def plackett_luce_nll(
 
     Reference: Plackett (1975); Xia et al. (2008). Time and memory: O(n) per list.
     """
-    # Not validated: reading values would stall an accelerator at every step of training.
-    model = PlackettLuce(logits, validate_args=False)
+    logits = _checks.scores("plackett_luce_nll(logits)", logits)
+    # The logits are not validated, and may be infinite; the ranking is, where it can be read: on
+    # an accelerator that would stall every step of training.
+    model = PlackettLuce(logits.to(working(logits.dtype)), validate_args=False)
+    model.check_ranking(ranking, mask)
     return reduced(-model.log_prob(ranking, mask=mask), reduction)

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from .. import _options
 from . import _checks
+from .arrays import working
 from .losses import count_present, reduced
-from .permutation import working
 from .relaxations.ordering import Ordered, share_ties, tie_groups
 
 # -- permutations ----------------------------------------------------------------------------------
@@ -217,7 +217,13 @@ def _ranked(
 
 
 def average_ranks(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Ranks `(..., n)` from 1 for the largest, ties sharing their mean; absent items come last."""
+    """Ranks `(..., n)` from 1 for the largest, ties sharing their mean; absent items come last.
+
+    Integers are compared as integers: beyond 2^53 float64 does not tell them apart.
+    """
+    if not x.is_floating_point():
+        whole = x.long().contiguous()
+        x = torch.searchsorted(whole.sort(-1).values, whole).float()  # same order, small numbers
     order = Ordered(x.detach(), 1.0, mask)
     first, last = tie_groups(order.open_gaps)
     ranks = (first + last).to(order.exact) / 2 + 1
@@ -252,7 +258,7 @@ def spearman(
     x, target, mask = _ranked("spearman", "x", "target", x, target, mask)
     counted = torch.ones_like(x, dtype=torch.bool) if mask is None else mask
     n = counted.sum(-1, keepdim=True).clamp(min=1)
-    a, b = (average_ranks(values.double(), mask) for values in (x, target))
+    a, b = (average_ranks(values, mask) for values in (x, target))
     a, b = ((r - (n + 1) / 2).masked_fill(~counted, 0.0) for r in (a, b))
     spread = (a.square().sum(-1) * b.square().sum(-1)).sqrt()
     value = torch.where(spread == 0, 0.0, (a * b).sum(-1) / spread)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from .. import _options as rules
 from .knn import neighbour_labels, soft_neighbours
 from .losses import (
     knn_loss,
@@ -38,6 +39,8 @@ class _Module(torch.nn.Module):
 
     def __init__(self, **options: object) -> None:
         super().__init__()
+        if "reduction" in options:  # said here, not at the first batch
+            rules.reduction(options["reduction"])  # pyright: ignore[reportArgumentType]
         for name, value in options.items():
             setattr(self, name, value)
         self._names = tuple(options)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .. import _options
 from . import _checks
-from .permutation import RelaxedPermutation
+from .permutation import RelaxedPermutation, working
 from .relaxations import neuralsort
 
 
@@ -34,8 +34,16 @@ def relaxed(
 ) -> RelaxedPermutation:
     """The relaxed permutation of lists; only padded ones need a relaxation that takes masks."""
     _options.relax(relax)
-    options = {} if mask is None else {"mask": mask}
-    return relax(scores, tau=tau, **options)
+    options = {"tau": tau} if mask is None else {"tau": tau, "mask": mask}
+    try:
+        P = relax(scores, **options)
+    except TypeError:
+        mistake = _options.refused(relax, options)
+        if mistake is None:  # it has reasons of its own
+            raise
+        raise mistake from None
+    _options.relaxed_permutation("relax(scores)", P)
+    return P
 
 
 def _ordered(
@@ -148,7 +156,21 @@ def soft_sort_by(
     values = _checks.keyed_values(values, key)
     payload = values.movedim(dim, key.dim() - 1)  # (..., n, payload)
     columns = payload.reshape(*payload.shape[: key.dim()], payload.shape[key.dim() :].numel())
-    return (P @ columns).reshape(payload.shape).movedim(key.dim() - 1, dim)
+    if mask is None:
+        ordered = P @ columns
+    else:
+        ordered = _beside_absent(P, columns, mask.expand(key.shape).movedim(dim, -1))
+    return ordered.reshape(payload.shape).movedim(key.dim() - 1, dim)
+
+
+def _beside_absent(P: RelaxedPermutation, columns: Tensor, mask: Tensor) -> Tensor:
+    """`P @ columns` `(..., n, d)`, where what absent items hold, even NaN, stays in their rows."""
+    there = mask.unsqueeze(-1)
+    soft = P @ columns.masked_fill(~there, 0.0)
+    held = torch.sort(~mask, dim=-1, stable=True).indices.unsqueeze(-1)  # absent ones last
+    row = torch.arange(mask.shape[-1], device=mask.device).unsqueeze(-1)
+    own = columns.gather(-2, held.expand(columns.shape))
+    return torch.where(row < there.sum(-2, keepdim=True), soft, own.to(soft.dtype))
 
 
 def soft_rank(
@@ -263,7 +285,8 @@ def soft_quantile(
 
     Args:
         x: Values, any shape, with at least one item along `dim`.
-        q: In [0, 1]: a number, or a 0-d or 1-d tensor.
+        q: In [0, 1]: a number, or a 0-d or 1-d tensor. What cannot be read (on accelerators, in
+            compiled code) gives NaN outside.
         tau: Temperature, as in `relax`. A tensor broadcasts with the list dimension last.
         dim: The dimension that holds the lists.
         mask: Boolean, the shape of `x`, True where the item exists. Absent items do not count;
@@ -293,7 +316,9 @@ def soft_quantile(
         )
     count = _count(mask, x, dim)  # (...)
     q = _checks.quantile(q, x)
-    at = q.reshape(-1, *[1] * count.dim()) * (count - 1).clamp(min=0)  # (Q, ...)
+    q_of_all = q.reshape(-1, *[1] * count.dim())  # (Q, ...)
+    valid = (q_of_all >= 0) & (q_of_all <= 1)
+    at = q_of_all.where(valid, 0.0) * (count - 1).clamp(min=0)
     ascending = P.sort(lists).expand(at.shape[0], *lists.shape)
 
     def value(place: Tensor) -> Tensor:
@@ -303,7 +328,7 @@ def soft_quantile(
     share = (at - at.floor()).to(x.dtype)
     # An infinite neighbour that carries no share must not leave a NaN.
     mixed = torch.where(share == 0, low, low + share * (high - low))
-    mixed = mixed.masked_fill(count == 0, torch.nan)
+    mixed = mixed.masked_fill((count == 0) | ~valid, torch.nan)
     return mixed if q.dim() else mixed.squeeze(0)
 
 
@@ -350,7 +375,7 @@ def tau_for_blur(scores: Tensor, *, ranks: float = 1.0, mask: Tensor | None = No
     With equal gaps g between sorted scores, a row of NeuralSort is a discrete Gaussian with a
     standard deviation of $\sqrt{\tau / 2g}$ ranks; this returns $\tau = 2\,g\,\text{ranks}^2$ with
     the mean gap g of the middle half of each list, which a few outliers do not change. Denser parts
-    of a list blend more, sparser parts less.
+    of a list blend more, sparser parts less. Infinite scores blend with nothing and do not count.
 
     Args:
         scores: `(..., n)`.
@@ -358,8 +383,9 @@ def tau_for_blur(scores: Tensor, *, ranks: float = 1.0, mask: Tensor | None = No
         mask: Boolean, the shape of `scores`, True where the item exists.
 
     Returns:
-        `(..., 1)`, one temperature per list, without gradient: what `tau=` takes. It is 1 for lists
-        of fewer than two items, and 0, a hard sort, where the middle half of a list is tied.
+        `(..., 1)`, one temperature per list, without gradient: what `tau=` takes; for half
+        precision in float32. It is 1 for lists of fewer than two finite items, 0, a hard sort,
+        where the middle half of a list is tied, and never infinite.
 
     Raises:
         TypeError: If `scores` is not floating point.
@@ -372,13 +398,17 @@ def tau_for_blur(scores: Tensor, *, ranks: float = 1.0, mask: Tensor | None = No
     scores = _checks.scores("tau_for_blur(scores)", scores).detach()
     ranks = _options.blur(ranks)
     mask = _checks.mask(mask, scores)
-    if mask is not None:
-        scores = scores.masked_fill(~mask, torch.inf)  # last
-    last = _count(mask, scores, -1).unsqueeze(-1) - 1
+    scores = scores.to(working(scores.dtype))
+    there = scores.isfinite() if mask is None else scores.isfinite() & mask
+    last = there.sum(-1, keepdim=True) - 1
     if scores.shape[-1] == 0:
         return torch.ones_like(last, dtype=scores.dtype)
-    ordered = scores.sort(-1).values
+    ordered = scores.masked_fill(~there, torch.inf).sort(-1).values
     low = last.clamp(min=0) // 4
     high = last.clamp(min=0) - low
-    gap = (ordered.gather(-1, high) - ordered.gather(-1, low)) / (high - low).clamp(min=1)
-    return torch.where(last < 1, 1.0, 2 * gap * ranks**2)
+    # In halves, since a difference may overflow.
+    half = ordered.gather(-1, high) / 2 - ordered.gather(-1, low) / 2
+    tau = 4 * ranks**2 * (half / (high - low).clamp(min=1))
+    tau = torch.where(last < 1, 1.0, tau.clamp(max=torch.finfo(tau.dtype).max))
+    unknown = scores.isnan() if mask is None else scores.isnan() & mask
+    return tau.masked_fill(unknown.any(-1, keepdim=True), torch.nan)

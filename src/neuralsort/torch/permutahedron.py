@@ -78,6 +78,8 @@ def fast_soft_sort(
     dim = _options.dim(dim, tuple(x.shape))
     strength = _options.strength(strength)
     entropic = _options.choice("regularization", regularization, REGULARIZATIONS) == "kl"
+    if x.device.type == "meta":  # a shape without values, which decide what is pooled
+        return torch.empty_like(x)
     sign = 1 if descending else -1
     s = sign * _exact(x.movedim(dim, -1)).sort(-1, descending=descending).values
     if strength > 0:
@@ -132,6 +134,8 @@ def fast_soft_rank(
     dim = _options.dim(dim, tuple(x.shape))
     strength = _options.strength(strength)
     entropic = _options.choice("regularization", regularization, REGULARIZATIONS) == "kl"
+    if x.device.type == "meta":  # a shape without values, which decide what is pooled
+        return torch.empty_like(x)
     lists = x.movedim(dim, -1)
     s, perm = _exact(-lists if descending else lists).sort(-1, descending=True)
     w = _countdown(s)

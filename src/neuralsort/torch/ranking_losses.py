@@ -2,7 +2,7 @@
 
 Lists may be padded: `mask` is True where the item exists, and what the other places hold changes
 neither value nor gradient. A list from which nothing can be learned (no items, one item, relevance
-or target all equal) has loss 0 and no gradient.
+or target all equal) has loss 0 and no gradient. Losses of half precision are float32.
 """
 
 import torch
@@ -10,10 +10,11 @@ from torch import Tensor
 
 from .. import _options
 from . import _checks
+from .arrays import working
 from .losses import reduced
 from .metrics import average_ranks, discounts, gains, ideal_dcg
 from .operators import Relaxation, relaxed
-from .permutation import RelaxedPermutation, working
+from .permutation import RelaxedPermutation
 from .relaxations import neuralsort
 
 
@@ -75,7 +76,7 @@ def neural_ndcg(
     else:
         soft = P.top(k).sort(worth)
     found = (soft * discounts(k, worth)).sum(-1)
-    return reduced(_one_minus_share(found, ideal_dcg(worth, k)).to(scores.dtype), reduction)
+    return reduced(_one_minus_share(found, ideal_dcg(worth, k)), reduction)
 
 
 def _doubly_scaled(P: RelaxedPermutation, x: Tensor, iterations: int) -> Tensor:
@@ -133,7 +134,7 @@ def approx_ndcg(
     rank = above.sum(-1) + 0.5  # each item counts as half before itself
     found = (worth / torch.log2(1 + rank)).sum(-1)
     ideal = ideal_dcg(worth, scores.shape[-1])
-    return reduced(_one_minus_share(found, ideal).to(scores.dtype), reduction)
+    return reduced(_one_minus_share(found, ideal), reduction)
 
 
 def spearman_loss(
@@ -177,12 +178,12 @@ def spearman_loss(
     """
     x, target, mask = _lists("spearman_loss", "x", "target", x, target, mask)
     soft = _centred(relaxed(x.to(working(x.dtype)), tau, mask, relax).rank(), mask)
-    hard = _centred(average_ranks(target.double(), mask).to(soft.dtype), mask)
+    hard = _centred(average_ranks(target, mask).to(soft.dtype), mask)
     spread, wanted = soft.square().sum(-1), hard.square().sum(-1)
     tied = spread <= x.shape[-1] ** 3 * (8 * torch.finfo(soft.dtype).eps) ** 2  # but for rounding
     scale = (torch.where(tied, 1.0, spread) * torch.where(wanted == 0, 1.0, wanted)).sqrt()
     correlation = torch.where(tied, 0.0, (soft * hard).sum(-1) / scale)
-    return reduced(torch.where(wanted == 0, 0.0, 1 - correlation).to(x.dtype), reduction)
+    return reduced(torch.where(wanted == 0, 0.0, 1 - correlation), reduction)
 
 
 def kendall_loss(
@@ -225,7 +226,7 @@ def kendall_loss(
     """
     x, target, mask = _lists("kendall_loss", "x", "target", x, target, mask)
     agreement = torch.tanh(_differences(x, tau, mask))
-    return reduced(_mean_over_decided(1 - agreement, target, mask).to(x.dtype), reduction)
+    return reduced(_mean_over_decided(1 - agreement, target, mask), reduction)
 
 
 def ranknet_loss(
@@ -267,7 +268,7 @@ def ranknet_loss(
     """
     scores, relevance, mask = _lists("ranknet_loss", "scores", "relevance", scores, relevance, mask)
     cost = torch.nn.functional.softplus(-_differences(scores, tau, mask))
-    return reduced(_mean_over_decided(cost, relevance, mask).to(scores.dtype), reduction)
+    return reduced(_mean_over_decided(cost, relevance, mask), reduction)
 
 
 # -- what they share -------------------------------------------------------------------------------

@@ -22,6 +22,10 @@ class Permutation(constraints.Constraint):
         self.n = n
         super().__init__()
 
+    def __repr__(self) -> str:
+        """With its first letter, which torch would take off."""
+        return f"Permutation({self.n})"
+
     def check(self, value: Tensor, mask: Tensor | None = None) -> Tensor:
         """Whether the places that count list distinct items, which exist under the mask."""
         if mask is None:

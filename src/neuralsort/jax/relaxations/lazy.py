@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from ... import _options
@@ -94,12 +93,12 @@ class KernelPermutation(ScorePermutation):
     def _multiply(self, multiply: Any, x: Array) -> Array:
         lists, extra = self._scores.shape[:-1], x.shape[:-2]
         options = self._kernel, self._rows, self._bandwidth
-        if np.prod(lists, dtype=int) == 1 and np.prod(extra, dtype=int) != 1:
+        if _single(lists) and not _single(extra):
             # One P, many payloads: more columns of one payload.
             folded = jnp.moveaxis(x, -2, 0).reshape(x.shape[-2], -1)
             one = multiply(*options, *self._lists(), folded).reshape(-1, *extra, x.shape[-1])
             one = jnp.moveaxis(one, 0, -2)
-            return jnp.broadcast_to(one, (*np.broadcast_shapes(extra, lists), *one.shape[-2:]))
+            return jnp.broadcast_to(one, (*jnp.broadcast_shapes(extra, lists), *one.shape[-2:]))
         return multiply(*options, *self._lists(), x)
 
     def _rank(self) -> Array:
@@ -113,6 +112,11 @@ class KernelPermutation(ScorePermutation):
     def _entropy(self) -> Array:
         entropy = _entropy if self._long() else _dense_entropy
         return entropy(self._kernel, self._rows, self._bandwidth, *self._lists())
+
+
+def _single(batch: tuple[int, ...]) -> bool:
+    """Whether a batch is known to hold one list; exported functions may not know its size yet."""
+    return all(isinstance(size, int) and size == 1 for size in batch)
 
 
 # -- short lists -----------------------------------------------------------------------------------
@@ -215,7 +219,7 @@ def _row_entropy(fall: Array) -> Array:
 def _planned(kernel: Kernel, rows: int, bandwidth: int | None, batch: Any, lists: Any) -> Any:
     """Lists in order, for a batch at least that large; their columns; and the plan."""
     scores, tau, mask = lists
-    batch = np.broadcast_shapes(scores.shape[:-1], batch)
+    batch = jnp.broadcast_shapes(scores.shape[:-1], batch)
     n = scores.shape[-1]
     o = order(scores, tau, mask)
     o = Ordered(*(jnp.broadcast_to(x, (*batch, x.shape[-1])) for x in o))

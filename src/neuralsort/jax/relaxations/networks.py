@@ -26,7 +26,7 @@ import numpy as np
 from jax import Array, lax
 
 from ... import _options
-from ..arrays import inverse, take_rows, working
+from ..arrays import inverse, put, take_rows, working
 from ..permutation import HardPermutation, RelaxedPermutation
 from ..pytrees import pytree
 from .layers import Layers, bitonic, next_power, odd_even
@@ -123,6 +123,7 @@ class Places(NamedTuple):
         wire_of_row: `(..., n)`.
         live: `(..., width)`. Whether an item that is present stands there.
         count: `(..., 1)`. How many do.
+        spare: `(..., 1)`. How many empty wires stand before the first of them.
     """
 
     item_of_wire: Array
@@ -131,6 +132,7 @@ class Places(NamedTuple):
     wire_of_row: Array
     live: Array
     count: Array
+    spare: Array
 
 
 # -- shares ----------------------------------------------------------------------------------------
@@ -141,7 +143,8 @@ class Shares(NamedTuple):
 
     Attributes:
         swapped: Whether a wire takes its partner's value.
-        smaller: By what part of the way what it takes then moves towards the other value.
+        smaller: By what part of the way what it takes then moves towards the other value. Its
+            derivatives are `STEEP` times what they should be, for `_blend`.
     """
 
     swapped: Array
@@ -180,6 +183,7 @@ class Network:
             wire_of_row=wire_of_row,
             live=(wires >= spare) & (wires < end),
             count=count,
+            spare=spare,
         )
 
     def shares(self, scores: Array, tau: Array, mask: Array | None) -> tuple[Places, Shares, Array]:
@@ -202,7 +206,10 @@ class Network:
 
         def compare(state: Any, layer: Any) -> tuple[Any, Shares]:
             x, low, room = state
-            partner, side, longer = layer
+            partner, side, longer, run = layer
+            # Empty wires stand for the smallest values, and are in front. They stay there only if
+            # the run in which they end is sorted upwards: runs take turns from that one on.
+            side = side * (1 - 2 * (places.spare // run % 2)).astype(side.dtype)
             other, other_low, other_room = (jnp.take(a, partner, -1) for a in state)
             live = places.live & jnp.take(places.live, partner, -1) & (places.count > longer)
             mixes = live & (room == other_room)
@@ -212,18 +219,20 @@ class Network:
             swapped = (wrong > 0) & live
             apart = jnp.where(swapped, side, -side) * ahead
             apart = jnp.clip(apart, max=reach) / tau
-            smaller = jnp.where(mixes, SMALLER_SHARES[self.swap](apart), 0.0)
+            share = SMALLER_SHARES[self.swap]
+            smaller = jnp.where(mixes, share(apart), 0.0)
+            steeper = jnp.where(mixes, _steep(share, apart), 0.0)
             kept = jnp.where(swapped, other, x)
             step = smaller * jnp.where(swapped, ahead, -ahead)
             total = kept + step
             back = total - kept  # what was added: the rest of the step is lost, but for `low`
             lost = (kept - (total - back)) + (step - back)
             low = jnp.where(swapped, other_low, low) + lax.stop_gradient(lost)
-            return (total, low, jnp.where(swapped, other_room, room)), Shares(swapped, smaller)
+            return (total, low, jnp.where(swapped, other_room, room)), Shares(swapped, steeper)
 
         start = values, jnp.zeros_like(values), rooms
         side = layers.side.astype(values.dtype)
-        _, shares = lax.scan(compare, start, (layers.partner, side, layers.longer))
+        _, shares = lax.scan(compare, start, (layers.partner, side, layers.longer, layers.run))
         return places, shares, o.poison
 
     def mix(self, x: Array, shares: Shares, n: int, reverse: bool) -> Array:
@@ -234,18 +243,48 @@ class Network:
             other = jnp.take(x, partner, -2)
             swapped, smaller = swapped[..., None], smaller[..., None]
             kept, left = jnp.where(swapped, other, x), jnp.where(swapped, x, other)
-            return (1 - smaller) * kept + smaller * left, None
+            return _blend(smaller, kept, left), None
 
         smaller = shares.smaller.astype(x.dtype)
         each = self.layers(n).partner, shares.swapped, smaller
         return lax.scan(layer, x, each, reverse=reverse)[0]
 
 
+# Differences of large payloads overflow, and infinity times a derivative of 0 is NaN. So a blend
+# differentiates in eighths of the payload, and its shares in eighths of a temperature.
+STEEP = 8.0
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _steep(share: Callable[[Array], Array], u: Array) -> Array:
+    """`share(u)`, with derivatives `STEEP` times as large."""
+    return share(u)
+
+
+@_steep.defjvp
+def _(
+    share: Callable[[Array], Array], primals: tuple[Array], tangents: tuple[Array]
+) -> tuple[Array, Array]:
+    return jax.jvp(share, primals, (STEEP * tangents[0],))
+
+
+@jax.custom_jvp
+def _blend(share: Array, kept: Array, left: Array) -> Array:
+    """`(1 - share) kept + share left`, for shares whose derivatives are `STEEP` times too large."""
+    return (1 - share) * kept + share * left
+
+
+@_blend.defjvp
+def _(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Array, Array]:
+    (share, kept, left), (to_share, to_kept, to_left) = primals, tangents
+    # `_blend` of the tangents, so that second derivatives see the same shares.
+    along = _blend(share, to_kept, to_left)
+    return _blend(*primals), along + to_share * (left / STEEP - kept / STEEP)
+
+
 def _inverse(wires: Array, width: int) -> Array:
     """What stands on each wire `(..., width)`, for wires `(..., n)`."""
-    empty = jnp.zeros((*wires.shape[:-1], width), int)
-    index = jnp.broadcast_to(jnp.arange(wires.shape[-1]), wires.shape)
-    return jnp.put_along_axis(empty, wires, index, -1, inplace=False)
+    return put(wires, jnp.broadcast_to(jnp.arange(wires.shape[-1]), wires.shape), width)
 
 
 # -- the operator ----------------------------------------------------------------------------------
@@ -314,7 +353,7 @@ def _transposed(network: Network, *args: Any) -> Array:
 
 def _for_all(wires: Array, scores: Array) -> Array:
     """A payload `(..., width, d)` for every list."""
-    batch = np.broadcast_shapes(wires.shape[:-2], scores.shape[:-1])
+    batch = jnp.broadcast_shapes(wires.shape[:-2], scores.shape[:-1])
     return jnp.broadcast_to(wires, (*batch, *wires.shape[-2:]))
 
 

@@ -15,9 +15,7 @@ class Layer:
     stop: int
     distance: int
     longer: int  # lists of so few items are in order before this layer
-    rising: int = (
-        0  # runs of so many wires are sorted upwards and downwards in turn; 0: all upwards
-    )
+    rising: int = 0  # runs of so many wires are sorted up and down in turn; 0: all upwards
 
     def split(self, x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
         """First and second wires of all pairs, `(runs, distance)` in place of `dim` < 0."""
@@ -33,12 +31,24 @@ class Layer:
             return pairs
         return torch.cat([x.narrow(dim, 0, self.start), pairs, x.narrow(dim, self.stop, end)], dim)
 
-    def directions(self, like: Tensor) -> Tensor | None:
-        """1 for runs of pairs that are sorted upwards, -1 for others: `(runs, 1)`; None: all 1."""
+    def directions(self, spare: Tensor, dtype: torch.dtype) -> Tensor | None:
+        """1 for runs of pairs that are sorted upwards, -1 for others: `(..., runs, 1)`.
+
+        Empty wires stand for the smallest values, and are in front. They stay there only if the run
+        in which they end is sorted upwards: runs take turns from that one on.
+
+        Args:
+            spare: `(..., 1)`. How many wires are empty.
+            dtype: Of what comes out.
+
+        Returns:
+            Directions; None if all are 1.
+        """
         if self.rising in (0, self.stop - self.start):
             return None
-        first = torch.arange(self.start, self.stop, 2 * self.distance, device=like.device)
-        return (1 - 2 * (first // self.rising % 2)).to(like.dtype).unsqueeze(-1)
+        first = torch.arange(self.start, self.stop, 2 * self.distance, device=spare.device)
+        turns = first // self.rising + spare // self.rising  # (..., runs)
+        return (1 - 2 * (turns % 2)).to(dtype).unsqueeze(-1)
 
 
 def odd_even(n: int) -> list[Layer]:
@@ -48,7 +58,10 @@ def odd_even(n: int) -> list[Layer]:
 
 
 def bitonic(n: int) -> list[Layer]:
-    """Runs of 1, 2, 4, ... wires merged in pairs, one upwards and the next downwards."""
+    """Runs of 1, 2, 4, ... wires merged in pairs, one upwards and the next downwards.
+
+    Pairs are those of the next power of two; with fewer items some wires are empty.
+    """
     layers = []
     run = 1
     while run < n:
@@ -74,7 +87,7 @@ class _Mix(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, share: Tensor, layer: Layer) -> Tensor:
         a, b = layer.split(x, -2)
-        share = share.unsqueeze(-1)
+        share = share.to(x.dtype).unsqueeze(-1)
         return layer.join(x, torch.lerp(a, b, share), torch.lerp(b, a, share), -2)
 
     @staticmethod
@@ -87,7 +100,9 @@ class _Mix(torch.autograd.Function):
         x, share = ctx.saved_tensors
         to_x = _Mix.apply(grad, share, ctx.layer) if ctx.needs_input_grad[0] else None
         (a, b), (to_a, to_b) = ctx.layer.split(x, -2), ctx.layer.split(grad, -2)
-        return to_x, torch.linalg.vecdot(to_a - to_b, b - a), None
+        # In eighths, since differences of large numbers may overflow: shares are longer numbers.
+        eighth = torch.linalg.vecdot(to_a - to_b, b / 8 - a / 8)
+        return to_x, 8 * eighth.to(share.dtype), None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, x: Tensor, share: Tensor, layer: Layer) -> tuple:
@@ -102,4 +117,4 @@ def mix(x: Tensor, share: Tensor, layer: Layer) -> Tensor:
     """Swaps pairs of wires of x `(..., wires, d)` by shares `(..., runs, distance)`."""
     batch = torch.broadcast_shapes(x.shape[:-2], share.shape[:-2])
     x, share = x.expand(*batch, *x.shape[-2:]), share.expand(*batch, *share.shape[-2:])
-    return _Mix.apply(x, share.to(x.dtype), layer)  # pyright: ignore
+    return _Mix.apply(x, share, layer)  # pyright: ignore

@@ -10,7 +10,7 @@ not formed: P multiplies layer by layer, and its transpose by the layers in reve
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import final
 
 import torch
@@ -21,7 +21,7 @@ from ... import _options
 from .. import _checks
 from ..arrays import matmul, working
 from ..permutation import RelaxedPermutation
-from .layers import bitonic, mix, next_power, odd_even
+from .layers import Layer, bitonic, mix, next_power, odd_even
 from .ordering import Ordered
 from .scored import Kernel, ScorePermutation, unrelaxed
 
@@ -124,7 +124,7 @@ class Network(Kernel):
             item = torch.sort(~ordered.mask, dim=-1, stable=True).indices
             self.count = ordered.mask.sum(-1, keepdim=True)  # (..., 1)
         end = self._end()
-        spare = end - self.count
+        self.spare = spare = end - self.count
         absent = slot - self.count  # negative for those present
         wire = torch.where(absent < 0, slot + spare, torch.where(absent < spare, absent, slot))
         self.wire_of_item = torch.empty_like(wire).scatter(-1, item.expand_as(wire), wire)
@@ -171,7 +171,7 @@ class Network(Kernel):
         shares = []
         for layer in self.layers:
             a, b = layer.split(x, -1)
-            directions = layer.directions(x)
+            directions = layer.directions(self.spare, x.dtype)
             wrong = a - b if directions is None else (a - b) * directions
             share = self.swap(wrong)
             if hard is not None:
@@ -186,21 +186,20 @@ class Network(Kernel):
 
     def apply(self, x: Tensor) -> Tensor:
         """What stands on the wires `(..., width, d)` after all layers."""
-        x = self._for_all(x)
-        for layer, share in zip(self.layers, self.shares(), strict=True):
-            x = mix(x, share, layer)
-        return x
+        return self._through(x, zip(self.layers, self.shares(), strict=True))
 
     def apply_back(self, x: Tensor) -> Tensor:
         """The transpose of `apply`."""
-        x = self._for_all(x)
-        for layer, share in zip(reversed(self.layers), reversed(self.shares()), strict=True):
-            x = mix(x, share, layer)
-        return x
+        return self._through(x, zip(self.layers[::-1], self.shares()[::-1], strict=True))
 
-    def _for_all(self, x: Tensor) -> Tensor:
+    def _through(self, x: Tensor, layers: Iterable[tuple[Layer, Tensor]]) -> Tensor:
         batch = torch.broadcast_shapes(self.ordered.batch, x.shape[:-2])
-        return x.expand(*batch, *x.shape[-2:])
+        x = x.expand(*batch, *x.shape[-2:])
+        unit = _unit(x)
+        x = x / unit
+        for layer, share in layers:
+            x = mix(x, share, layer)
+        return x * unit
 
     def matrix(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
         spare = self.width - ordered.n if ordered.mask is None else 0
@@ -262,6 +261,14 @@ class NetworkPermutation(ScorePermutation):
     def _rank(self) -> Tensor:
         place = torch.arange(1, self.shape[-1] + 1, device=self.device)
         return self._transposed(place.to(working(self.dtype)))  # columns sum to 1
+
+
+def _unit(x: Tensor) -> Tensor:
+    """8 for columns of `(..., width, d)` of which differences would overflow, else 1."""
+    if not x.shape[-2]:
+        return x.new_ones(())
+    large = x.detach().abs().amax(-2, keepdim=True) > torch.finfo(x.dtype).max / 8
+    return torch.where(large, 8.0, 1.0).to(x.dtype)
 
 
 def _take(x: Tensor, index: Tensor, dim: int) -> Tensor:

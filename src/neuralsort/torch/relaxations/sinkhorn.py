@@ -72,7 +72,7 @@ def sinkhorn(
     and O(n) per iteration for the gradient.
     """
     logits = _checks.logits("sinkhorn(logits)", logits)
-    return _assign(logits, torch.zeros(()), tau, iterations, tolerance, mask)
+    return _assign(logits, logits.new_zeros(()), tau, iterations, tolerance, mask)
 
 
 def gumbel_sinkhorn(

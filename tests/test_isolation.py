@@ -1,0 +1,225 @@
+"""One list must not touch another: a list alone equals the list in a batch with hostile neighbours.
+
+Neighbours hold NaN, infinities, scores and payloads of 1e20, a temperature of 0, or nothing but
+padding. Values and gradients of the first list are compared, to rounding: sums may be taken in
+another order when there are more lists. The loss is over all lists, whatever their values.
+"""
+
+import functools
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import neuralsort.torch as ns
+from neuralsort.torch import metrics, registry
+from neuralsort.torch.knn import squared_distances
+
+ROUNDING = {torch.float64: 1e-11, torch.float32: 5e-6}
+"""Over the largest magnitude of what is compared."""
+
+NAN, INF = float("nan"), float("inf")
+LENGTHS = (5, 40, 512, 513, 600, 3000)
+
+
+@dataclass(frozen=True)
+class Lists:
+    """A batch `(B, n)` of which the first list is the one to protect."""
+
+    scores: Tensor
+    payload: Tensor
+    tau: Tensor  # (B, 1)
+    mask: Tensor
+    perm: Tensor
+
+    def alone(self) -> "Lists":
+        return Lists(*(getattr(self, name)[:1].clone() for name in self.__dataclass_fields__))
+
+
+HOSTILE = ("NaN", "all NaN", "infinities", "huge", "payload", "hard", "padding")
+
+
+def lists_of(n: int, neighbours: tuple[str, ...], dtype: torch.dtype) -> Lists:
+    """A list and its neighbours, the same for every request."""
+    generator = torch.Generator().manual_seed(zlib.crc32(f"{n}".encode()))
+    rows = 1 + len(neighbours)
+    scores, payload = (torch.randn(rows, n, generator=generator, dtype=dtype) for _ in range(2))
+    perm = torch.rand(rows, n, generator=generator).argsort(-1)
+    tau, mask = torch.full((rows, 1), 0.5, dtype=dtype), torch.ones(rows, n, dtype=torch.bool)
+    mask[0, 1] = False  # of the list itself, an item is absent
+    for row, kind in enumerate(neighbours, 1):
+        if kind == "NaN":
+            scores[row, n // 2] = payload[row, 0] = NAN
+        elif kind == "all NaN":
+            scores[row] = NAN
+        elif kind == "infinities":
+            scores[row, ::3], scores[row, 1::3] = INF, -INF
+        elif kind == "huge":
+            scores[row, ::2] *= 1e20
+        elif kind == "payload":
+            payload[row, ::2] = 1e20
+        elif kind == "hard":
+            tau[row] = 0.0
+        elif kind == "padding":
+            mask[row] = False
+    # What is asked of places must be there: the present items first.
+    present_first = (~mask).long().gather(-1, perm).argsort(dim=-1, stable=True)
+    return Lists(scores, payload, tau, mask, perm.gather(-1, present_first))
+
+
+def answers(function: Callable[[Lists], Tensor], lists: Lists) -> list[Tensor]:
+    """The first list's value, and the gradients to its scores and payload."""
+    scores, payload = (x.clone().requires_grad_() for x in (lists.scores, lists.payload))
+    value = function(Lists(scores, payload, lists.tau, lists.mask, lists.perm))
+    if not value.requires_grad:
+        return [value[0]]
+    weights = torch.linspace(0.5, 1.5, value[0].numel(), dtype=value.dtype).view(value[0].shape)
+    loss = (value * weights).sum()
+    grads = torch.autograd.grad(loss, (scores, payload), allow_unused=True)
+    return [value[0].detach(), *(grad[0] for grad in grads if grad is not None)]
+
+
+def assert_untouched(
+    function: Callable[[Lists], Tensor], n: int, kinds: tuple[str, ...], dtype: torch.dtype
+) -> None:
+    lists = lists_of(n, kinds, dtype)
+    found, alone = answers(function, lists), answers(function, lists.alone())
+    assert len(found) == len(alone)
+    for what, one, other in zip(("value", "to scores", "to payload"), found, alone, strict=False):
+        assert other.isfinite().all(), f"{what} of the list alone"
+        scale = max(other.abs().max().item(), 1e-3)
+        error = (one - other).abs().max().item()
+        assert error <= ROUNDING[lists.scores.dtype] * scale, f"{what}: {error:.3g} off, {kinds}"
+
+
+# -- what is asked --------------------------------------------------------------------------------
+
+Relax = Callable[..., Any]
+
+
+def _with_tau(relax: Relax, lists: Lists, mask: bool = True) -> Any:
+    return relax(lists.scores, tau=lists.tau, mask=lists.mask if mask else None)
+
+
+REQUESTS: dict[str, Callable[[Relax, Lists], Tensor]] = {
+    "sort of the scores": lambda r, x: _with_tau(r, x, mask=False).sort(x.scores),
+    "sort": lambda r, x: _with_tau(r, x).sort(x.payload),
+    "product": lambda r, x: _with_tau(r, x, mask=False) @ torch.stack([x.payload, x.scores], -1),
+    "transpose": lambda r, x: _with_tau(r, x).mT @ x.payload.unsqueeze(-1),
+    "rank": lambda r, x: _with_tau(r, x).rank(),
+    "top": lambda r, x: _with_tau(r, x).top(3).sort(x.payload),
+    "entropy": lambda r, x: _with_tau(r, x).entropy(),
+    "log_prob": lambda r, x: _with_tau(r, x).log_prob(_with_tau(r, x).permutation()),
+}
+
+OPERATORS: dict[str, Callable[[Relax, Lists], Tensor]] = {
+    "soft_sort": lambda r, x: ns.soft_sort(x.scores, tau=x.tau, relax=r),
+    "soft_sort_by": lambda r, x: ns.soft_sort_by(
+        x.payload, x.scores, tau=x.tau, mask=x.mask, relax=r
+    ),
+    "soft_rank": lambda r, x: ns.soft_rank(x.scores, tau=x.tau, mask=x.mask, relax=r),
+    "soft_topk": lambda r, x: ns.soft_topk(x.scores, 3, tau=x.tau, mask=x.mask, relax=r).weights,
+    "soft_quantile": lambda r, x: ns.soft_quantile(
+        x.scores, 1.0, tau=x.tau, mask=x.mask, relax=r
+    ).unsqueeze(-1),
+    "soft_median": lambda r, x: ns.soft_median(x.scores, tau=x.tau, relax=r).unsqueeze(-1),
+}
+
+_EACH = {"reduction": "none"}
+
+LOSSES: dict[str, Callable[[Relax, Lists], Tensor]] = {
+    "permutation_cross_entropy": lambda r, x: ns.permutation_cross_entropy(
+        _with_tau(r, x), x.perm, mask=x.mask, **_EACH
+    ),
+    "knn_loss": lambda r, x: ns.knn_loss(_with_tau(r, x), x.payload > 0, k=2, mask=x.mask, **_EACH),
+    "topk_cross_entropy": lambda r, x: ns.topk_cross_entropy(
+        x.scores, x.perm[:, 0], k=3, tau=x.tau, mask=x.mask, relax=r, **_EACH
+    ),
+    "neural_ndcg": lambda r, x: ns.neural_ndcg(
+        x.scores, x.perm % 3, tau=x.tau, mask=x.mask, relax=r, iterations=2, **_EACH
+    ),
+    "spearman_loss": lambda r, x: ns.spearman_loss(
+        x.scores, x.payload, tau=x.tau, mask=x.mask, relax=r, **_EACH
+    ),
+}
+
+ALONE: dict[str, Callable[[Lists], Tensor]] = {
+    "plackett_luce_nll": lambda x: ns.plackett_luce_nll(x.scores, x.perm, mask=x.mask, **_EACH),
+    "approx_ndcg": lambda x: ns.approx_ndcg(x.scores, x.perm % 3, tau=0.5, mask=x.mask, **_EACH),
+    "kendall_loss": lambda x: ns.kendall_loss(x.scores, x.payload, tau=0.5, mask=x.mask, **_EACH),
+    "ranknet_loss": lambda x: ns.ranknet_loss(x.scores, x.payload, mask=x.mask, **_EACH),
+    "tau_for_blur": lambda x: ns.tau_for_blur(x.scores, mask=x.mask),
+    "ndcg": lambda x: metrics.ndcg(x.scores, x.perm % 3, mask=x.mask, **_EACH),
+    "spearman": lambda x: metrics.spearman(x.scores, x.payload, mask=x.mask, **_EACH),
+    "kendall_tau": lambda x: metrics.kendall_tau(x.scores, x.payload, mask=x.mask, **_EACH),
+    "sinkhorn": lambda x: ns.sinkhorn(
+        x.scores.unsqueeze(-1) * x.payload.unsqueeze(-2), iterations=3, mask=x.mask
+    ).to_dense(),
+    "PlackettLuce.log_prob": lambda x: ns.PlackettLuce(x.scores, validate_args=False).log_prob(
+        x.perm
+    ),
+    "squared distances": lambda x: _distances(x),
+}
+"""Functions without a relaxation of scores."""
+
+
+def _distances(x: Lists) -> Tensor:
+    points = torch.stack([x.scores, x.payload], -1)
+    return squared_distances(points[:, :3], points)
+
+
+RELAXATIONS = {
+    name: method.function
+    for name, method in registry.METHODS.items()
+    if method.takes == "scores" and method.gives == "P"
+}
+RELAXATIONS["sinkhorn_sort"] = functools.partial(ns.sinkhorn_sort, iterations=3)
+VALUES = {name: m.function for name, m in registry.METHODS.items() if m.gives == "values"}
+EVERYTHING = REQUESTS | OPERATORS | LOSSES
+FEW = ("sort of the scores", "product", "rank", "log_prob")
+WRITTEN = {"sinkhorn_sort": 512, "odd_even_network": 40, "bitonic_network": 600}
+"""Up to this many items where longer lists take the matrix, or a layer for every item."""
+
+
+def asked(name: str, n: int) -> Iterable[str]:
+    """Everything of short lists and at the seam of the two forms, less of long ones."""
+    if n > WRITTEN.get(name, max(LENGTHS)):
+        return ()
+    if n in (512, 3000) or (name in WRITTEN and n > 40):
+        return FEW
+    return EVERYTHING if n < 600 else (*REQUESTS, "soft_sort_by", "soft_quantile")
+
+
+CASES = [
+    pytest.param(name, request_, n, id=f"{name}-{request_}-{n}")
+    for n in LENGTHS
+    for name in RELAXATIONS
+    for request_ in asked(name, n)
+]
+
+
+@pytest.mark.parametrize(("name", "request_", "n"), CASES)
+def test_a_list_does_not_know_its_neighbours(name, request_, n):
+    ask = functools.partial(EVERYTHING[request_], RELAXATIONS[name])
+    one_by_one = n <= 40 or (n == 600 and name not in WRITTEN)
+    for neighbours in (*(((one,) for one in HOSTILE) if one_by_one else ()), HOSTILE):
+        assert_untouched(ask, n, neighbours, torch.float64)
+    assert_untouched(ask, n, HOSTILE, torch.float32)
+
+
+@pytest.mark.parametrize("n", [5, 40, 513])
+@pytest.mark.parametrize("name", ALONE)
+def test_functions_without_a_relaxation_keep_lists_apart(name, n):
+    for neighbours in [*((one,) for one in HOSTILE), HOSTILE]:
+        assert_untouched(ALONE[name], n, neighbours, torch.float64)
+
+
+@pytest.mark.parametrize("n", LENGTHS)
+@pytest.mark.parametrize("name", VALUES)
+def test_projections_keep_lists_apart(name, n):
+    for neighbours in [("NaN",), ("all NaN",), ("infinities",), ("huge",), HOSTILE]:
+        assert_untouched(lambda x: VALUES[name](x.scores), n, neighbours, torch.float64)
