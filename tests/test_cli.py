@@ -9,10 +9,10 @@ import pytest
 
 pytest.importorskip("lightning_fabric", reason="needs the extra `experiments`")
 
-from neuralsort.experiments import cli, quickstart, study, train
-from neuralsort.experiments.median import MedianConfig
-from neuralsort.experiments.orderings import METHODS
-from neuralsort.experiments.sorting import SortConfig
+from neuralsort.experiments import cli, quickstart
+from neuralsort.experiments.networks.orderings import METHODS
+from neuralsort.experiments.studies import STUDIES, lists
+from neuralsort.experiments.training import trainer
 
 PAPER_METHODS = {"neuralsort", "stochastic_neuralsort", "vanilla", "sinkhorn", "gumbel_sinkhorn"}
 TINY = ["--n", "3", "--places", "2", "--steps", "2", "--batch", "4", "--test-lists", "8"]
@@ -35,8 +35,8 @@ def no_work(monkeypatch):
     def work(*arguments, **options):
         raise AssertionError("work was done")
 
-    monkeypatch.setattr(study, "load", work)
-    monkeypatch.setattr(train.Trainer, "__init__", work)
+    monkeypatch.setattr(lists, "load_digits", work)
+    monkeypatch.setattr(trainer.Trainer, "__init__", work)
 
 
 @pytest.mark.parametrize(
@@ -80,8 +80,9 @@ def test_unknown_command_lists_the_valid_ones(capsys):
         assert command in said
 
 
-@pytest.mark.parametrize(("name", "config"), [("sort", SortConfig), ("median", MedianConfig)])
-def test_help_explains_every_option_with_its_default(capsys, name, config):
+@pytest.mark.parametrize("name", STUDIES)
+def test_help_explains_every_option_with_its_default(capsys, name):
+    config = STUDIES[name].config
     with pytest.raises(SystemExit) as stop:
         cli.main(["train", name, "--help"])
     assert stop.value.code == 0
@@ -114,7 +115,7 @@ def test_train_evaluate_report(tmp_path, capsys):
     assert cli.main(["report", "--results", results, "--out", str(tmp_path / "report")]) == 0
     assert (tmp_path / "report" / "index.html").is_file()
     lines = (tmp_path / "results" / "sort.jsonl").read_text().splitlines()
-    assert [json.loads(line)["n"] for line in lines] == [3, 4]
+    assert [json.loads(line)["sizes"]["n"] for line in lines] == [3, 3, 4]
 
 
 def test_evaluate_needs_a_finished_run(tmp_path, capsys):
@@ -124,7 +125,7 @@ def test_evaluate_needs_a_finished_run(tmp_path, capsys):
         assert "not the folder of a finished run" in refused(capsys, "evaluate", str(tmp_path))
 
 
-@pytest.mark.parametrize("kind", [train.Interrupted, KeyboardInterrupt])
+@pytest.mark.parametrize("kind", [trainer.Interrupted, KeyboardInterrupt])
 @pytest.mark.parametrize("folder", ["a folder", "a[/b]c", "a[bold]c"])
 def test_interrupt_says_how_to_go_on(capsys, monkeypatch, kind, folder):
     def stop(*arguments):
@@ -134,11 +135,11 @@ def test_interrupt_says_how_to_go_on(capsys, monkeypatch, kind, folder):
     assert cli.main(["train", "sort", "--n", "7", "--run", folder]) == 130
     said = capsys.readouterr().err
     assert f"neuralsort train sort --n 7 --run '{folder}'" in said
-    assert ("checkpoint" in said) == (kind is train.Interrupted)
+    assert ("checkpoint" in said) == (kind is trainer.Interrupted)
 
 
 def test_broken_lines_and_folders_are_errors_not_tracebacks(tmp_path, capsys):
-    (tmp_path / "sort.jsonl").write_text("{")
+    (tmp_path / "sort.jsonl").write_text("{\n")
     assert "line 1 is not JSON" in refused(capsys, "report", "--results", str(tmp_path))
     (tmp_path / "sort.jsonl").unlink()
     said = refused(capsys, "report", "--results", str(tmp_path), "--out", __file__)
@@ -154,7 +155,9 @@ def test_progress_is_quiet_where_there_is_no_terminal(tmp_path, capsys):
 def test_reproduce_says_what_it_would_do(capsys):
     assert cli.main(["reproduce", "--dry-run", "--only", "median"]) == 0
     said = capsys.readouterr().out.split()
-    assert "median-mnist-stochastic_neuralsort-n15-fast-seed0" in said
+    chooser = "median-mnist-stochastic_neuralsort-n15-fast-seed0-steps300-tau-0.125-0.5-2-8"
+    run = "median-mnist-stochastic_neuralsort-n15-fast-seed2-steps3000"
+    assert said.index(chooser) < said.index(run)
     assert all(one.startswith("median") for one in said)
 
 

@@ -1,6 +1,5 @@
 """The training engine: resume to the bit, whatever stops a run, and what a plan promises."""
 
-import json
 import os
 import signal
 import subprocess
@@ -13,11 +12,11 @@ from torch import nn
 
 pytest.importorskip("lightning_fabric", reason="needs the extra `experiments`")
 
-from neuralsort.experiments import checkpoint
-from neuralsort.experiments.plan import ConfigError, Plan
-from neuralsort.experiments.randomness import generator_for, seed_for
-from neuralsort.experiments.study import MODEL, RESULT
-from neuralsort.experiments.train import (
+from neuralsort.experiments.data.randomness import generator_for, seed_for
+from neuralsort.experiments.studies.running import MODEL, finished
+from neuralsort.experiments.training import checkpoint
+from neuralsort.experiments.training.plan import ConfigError, Plan
+from neuralsort.experiments.training.trainer import (
     CHECKPOINT,
     Diverged,
     Interrupted,
@@ -145,8 +144,8 @@ def test_kill_9_at_random_moments_ends_with_the_same_bits(tmp_path):
     assert int(done.stdout.split("kills")[1]) >= 2, "too few kills came before the end"
     tensors = [checkpoint.read(folder / MODEL)[0] for folder in (whole, parts)]
     assert_same(tensors[1], tensors[0])
-    lines = [json.loads((folder / RESULT).read_text()) for folder in (whole, parts)]
-    assert lines[0]["metrics"] == lines[1]["metrics"]
+    lines = [finished(folder)[1] for folder in (whole, parts)]
+    assert lines[0].metrics == lines[1].metrics
 
 
 def test_checkpoint_of_another_run_is_refused(tmp_path):
@@ -308,8 +307,8 @@ def test_two_processes_train_as_one_with_the_same_batch(tmp_path):
     assert a.keys() == b.keys()
     for name, tensor in a.items():
         assert torch.allclose(tensor, b[name], rtol=0, atol=1e-10), name
-    line = json.loads((tmp_path / "two" / RESULT).read_text())
-    assert line["config"]["processes"] == 2
+    _, line = finished(tmp_path / "two")
+    assert line.config["processes"] == 2
 
 
 def test_two_processes_agree_on_checkpoints_and_on_when_to_stop(tmp_path):
