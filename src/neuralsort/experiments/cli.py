@@ -62,7 +62,7 @@ def _training(study: Study) -> Callable[..., None]:
 
 
 for _study in STUDIES.values():
-    train.command(_training(_study), name=_study.name)
+    train.command(name=_study.name)(_training(_study))
 
 
 @app.command(name="evaluate")

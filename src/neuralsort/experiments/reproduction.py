@@ -11,9 +11,9 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from neuralsort.runtime import files
 
@@ -44,6 +44,9 @@ STEPS = {"fast": 3_000, "tuned": 10_000}
 
 TAUS = {"fast": (0.125, 0.5, 2.0, 8.0), "tuned": (16.0, 128.0, 1024.0)}
 """The temperatures that every method chooses from, in short runs, before its seeds are run."""
+
+POLL_SECONDS = 0.2
+"""Between looks at runs in other processes."""
 
 SHORT = 10
 """A short run has this fraction of the steps."""
@@ -122,7 +125,7 @@ def cells(data: Data, recipe: Recipe = "fast", *, seeds: int = 3) -> Iterator[Ce
             yield Cell("knn", config)
 
 
-def list_cells(data: Data, recipe: Recipe, seeds: int) -> Iterator[Cell]:
+def list_cells(data: Any, recipe: Any, seeds: int) -> Iterator[Cell]:
     """The runs on lists of large numbers: each length trained on its own, budgets all equal."""
 
     def sort(method: str, n: int, seed: int) -> Cell:
@@ -151,8 +154,8 @@ def list_cells(data: Data, recipe: Recipe, seeds: int) -> Iterator[Cell]:
         # How gradients vary with the temperature, in short runs at each.
         for n in (5, 9, 15):
             for method in LONGER:
-                options = {"tau": VARIANCE_TAUS, "steps": VARIANCE_STEPS}
-                yield Cell("sort", SortConfig(data=data, method=method, n=n, **options))
+                config = SortConfig(data=data, method=method, n=n, tau=VARIANCE_TAUS)
+                yield Cell("sort", replace(config, steps=VARIANCE_STEPS))
 
 
 def _chosen(study: str, config: StudyConfig) -> Cell:
@@ -170,7 +173,7 @@ def _short(config: StudyConfig) -> StudyConfig:
     return replace(config, seed=0, steps=steps, tau=TAUS[config.recipe])
 
 
-def neighbour_configs(data: Data, recipe: Recipe) -> Iterator[KNNConfig]:
+def neighbour_configs(data: Any, recipe: Any) -> Iterator[KNNConfig]:
     """The runs that look for neighbours; the paper's at both of its learning rates."""
 
     def learned(k: int) -> Iterator[KNNConfig]:
@@ -259,8 +262,8 @@ class Queue:
 
     def _side_by_side(self) -> None:
         context = multiprocessing.get_context("spawn")
-        running: dict[int, tuple[Cell, multiprocessing.process.BaseProcess]] = {}
-        waiting = list(self.waiting)
+        running: list[tuple[Cell, BaseProcess]] = []
+        waiting, again = list(self.waiting), []
         before = signal.signal(signal.SIGTERM, _interrupt)
         try:
             while waiting or running:
@@ -270,15 +273,21 @@ class Queue:
                     waiting.remove(cell)
                     process = context.Process(target=_work, args=(cell,))
                     process.start()
-                    running[process.sentinel] = cell, process
-                for sentinel in wait(list(running)):
-                    cell, process = running.pop(int(sentinel))  # pyright: ignore[reportArgumentType]
-                    process.join()
-                    self._finished(cell, process.exitcode == 0)
+                    running.append((cell, process))
+                ended = [one for one in running if one[1].exitcode is not None]
+                for cell, process in ended:
+                    running.remove((cell, process))
+                    if (process.exitcode or 0) < 0 and cell not in again:
+                        again.append(cell)  # killed from outside: it goes on from its checkpoint
+                        waiting.insert(0, cell)
+                    else:
+                        self._finished(cell, process.exitcode == 0)
+                if not ended:
+                    time.sleep(POLL_SECONDS)
         except KeyboardInterrupt:
-            for _, process in running.values():
+            for _, process in running:
                 process.terminate()  # which asks for a checkpoint
-            for _, process in running.values():
+            for _, process in running:
                 process.join()
             raise Interrupted from None
         finally:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -81,14 +82,14 @@ def read_letor(path: Path) -> Iterator[tuple[Tensor, Tensor]]:
     Raises:
         DataError: If it is in another.
     """
-    from sklearn.datasets import load_svmlight_file
+    from sklearn import datasets
 
+    load: Any = datasets.load_svmlight_file  # whose stubs know its defaults only
     try:
-        features, relevance, queries = load_svmlight_file(
-            path, query_id=True, zero_based=False, dtype=np.float32
-        )[:3]
+        found: Any = load(str(path), query_id=True, zero_based=False, dtype=np.float32)
     except ValueError as error:
         raise DataError(f"{path} is not in LETOR's format ({error}). Get it again.") from None
+    features, relevance, queries = found
     starts = np.flatnonzero(np.diff(queries)) + 1  # the documents of a query are together
     rows = np.split(features.toarray(), starts)
     for documents, grades in zip(rows, np.split(relevance, starts), strict=True):

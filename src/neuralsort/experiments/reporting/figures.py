@@ -69,7 +69,7 @@ def learning_curves(lines: Sequence[Line], study: str, path: Path) -> Path | Non
 
 
 def _trained(line: Line) -> int:
-    return line.sizes["k"] if line.study == "knn" else line.train_n
+    return line.sizes["k"] if line.study == "knn" else line.train_n or 0
 
 
 def gradient_variance(lines: Sequence[Line], path: Path) -> Path | None:

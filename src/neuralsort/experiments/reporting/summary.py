@@ -5,6 +5,7 @@ Methods are compared only where they were trained at that length, with the same 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from scipy import stats
 
@@ -49,7 +50,8 @@ class Comparison:
         if min(len(self.ours), len(self.theirs)) < 3:
             return None
         sides = [[run.metrics[self.metric] for run in runs] for runs in (self.ours, self.theirs)]
-        return float(stats.ttest_ind(*sides, equal_var=False).pvalue)
+        found: Any = stats.ttest_ind(*sides, equal_var=False)
+        return float(found.pvalue)
 
     def text(self, form: str, unit: float = 1.0) -> str:
         """The two numbers, and whose they are."""

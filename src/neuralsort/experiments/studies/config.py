@@ -20,8 +20,8 @@ class StudyConfig:
     """Source of the images."""
     method: str = "neuralsort"
     """What is trained."""
-    recipe: Literal["fast", "paper"] = "fast"
-    """The paper's network and optimisation, or ours for two cores."""
+    recipe: str = "fast"
+    """How it is trained."""
     tau: tuple[float, ...] = ()
     """Temperatures to try; the best on validation is tested. None given: the recipe's."""
     steps: int | None = None

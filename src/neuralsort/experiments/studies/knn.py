@@ -45,6 +45,8 @@ class KNNConfig(StudyConfig):
         "neuralsort", "stochastic_neuralsort", "pixels", "pca", "autoencoder", "cross_entropy"
     ] = "neuralsort"
     """What neighbours are looked for in; `cross_entropy` classifies without neighbours."""
+    recipe: Literal["fast", "paper"] = "fast"
+    """The paper's network and optimisation, or ours for two cores."""
     k: int = 9
     """Neighbours that the loss counts."""
 

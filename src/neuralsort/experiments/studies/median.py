@@ -1,7 +1,7 @@
 """The study of medians: predict the median of a list of images, having seen only medians."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 import tyro
@@ -32,6 +32,8 @@ class MedianConfig(ListConfig):
 
     method: Method = "neuralsort"
     """How lists are sorted; `constant` always says the middle of the range."""
+    recipe: Literal["fast", "paper"] = "fast"
+    """The paper's network and optimisation, or ours for two cores."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

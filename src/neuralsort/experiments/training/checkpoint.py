@@ -68,7 +68,7 @@ def digest(tensors: dict[str, Tensor], text: str = "") -> str:
     for name in sorted(tensors):
         one = tensors[name].detach().cpu().contiguous()
         whole.update(f"{name} {one.dtype} {tuple(one.shape)}".encode())
-        whole.update(one.reshape(-1).view(torch.uint8).numpy())
+        whole.update(one.reshape(-1).view(torch.uint8).numpy().data)
     return whole.hexdigest()
 
 

@@ -67,7 +67,7 @@ class Plan:
 def fast_plan(n: int) -> Plan:
     """The plan of our own recipes on lists of n numbers: as many digits a step at every length."""
     return Plan(
-        steps=15_000,
+        steps=3_000,
         batch=max(4, 120 // n),
         lr=2e-2,
         optimizer="adamw",
@@ -75,5 +75,6 @@ def fast_plan(n: int) -> Plan:
         schedule="one_cycle",
         clip=5.0,
         average=0.99,
-        validate_every=1_000,
+        validate_every=600,
+        overlap=10,
     )
