@@ -6,13 +6,16 @@ import os
 import re
 
 import pytest
+import safetensors.torch
+import torch
 
 pytest.importorskip("lightning_fabric", reason="needs the extra `experiments`")
 
 from neuralsort.experiments import cli, quickstart
 from neuralsort.experiments.networks.orderings import METHODS
 from neuralsort.experiments.studies import STUDIES, lists
-from neuralsort.experiments.training import trainer
+from neuralsort.experiments.training import checkpoint, trainer
+from neuralsort.runtime import files
 
 PAPER_METHODS = {"neuralsort", "stochastic_neuralsort", "vanilla", "sinkhorn", "gumbel_sinkhorn"}
 TINY = ["--n", "3", "--places", "2", "--steps", "2", "--batch", "4", "--test-lists", "8"]
@@ -123,6 +126,58 @@ def test_evaluate_needs_a_finished_run(tmp_path, capsys):
         if text is not None:
             (tmp_path / "result.json").write_text(text)
         assert "not the folder of a finished run" in refused(capsys, "evaluate", str(tmp_path))
+
+
+def test_foreign_files_of_tensors_are_errors_not_tracebacks(tmp_path, capsys):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(safetensors.torch.save({"a": torch.ones(2)}))
+    assert "is not a checkpoint of ours" in refused(capsys, "evaluate", str(tmp_path))
+    checkpoint.write(path, {"a": torch.ones(2)}, {"step": 3})
+    assert "holds no finished run" in refused(capsys, "evaluate", str(path))
+
+
+def test_evaluation_of_an_unknown_study_lists_the_known_ones(tmp_path, capsys):
+    line = {"study": "poetry", "method": "a", "data": "b", "seed": 0, "metrics": {}, "config": {}}
+    line |= {"trials": [], "wall_seconds": 1.0}
+    checkpoint.write(tmp_path / "model.safetensors", {"a": torch.ones(2)}, {"line": line})
+    said = refused(capsys, "evaluate", str(tmp_path))
+    assert "a run of the study 'poetry'" in said
+    assert all(name in said for name in STUDIES)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\xff\xfe\n", "is not text in UTF-8"),
+        (b'{"study": "sort", "metrics": {"exact_match": "a"}}\n', "line 1 lacks config"),
+    ],
+)
+def test_damaged_results_are_errors_not_tracebacks(tmp_path, capsys, content, message):
+    (tmp_path / "sort.jsonl").write_bytes(content)
+    assert message in refused(capsys, "report", "--results", str(tmp_path))
+
+
+@pytest.mark.parametrize("options", [("--n", "100000001"), ("--test-lists", "1000000000000")])
+def test_lists_too_long_for_memory_are_errors_not_tracebacks(tmp_path, capsys, options):
+    run = ("--run", str(tmp_path / "run"), "--results", str(tmp_path / "results"))
+    for study in ("sort", "median"):
+        assert "GB of memory" in refused(capsys, "train", study, *options, *run)
+
+
+def test_a_busy_folder_is_an_error_not_a_traceback(tmp_path, capsys):
+    run = tmp_path / "run"
+    with files.alone_in(run):
+        said = refused(capsys, "train", "sort", *TINY, "--run", str(run))
+    assert "Another process is at work in" in said
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't allocate memory: 9 bytes")])
+def test_memory_that_runs_out_is_told(capsys, monkeypatch, error):
+    def fail(*arguments):
+        raise error
+
+    monkeypatch.setattr(cli, "run", fail)
+    assert "There is not enough memory for this" in refused(capsys, "train", "sort")
 
 
 @pytest.mark.parametrize("kind", [trainer.Interrupted, KeyboardInterrupt])

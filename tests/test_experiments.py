@@ -30,6 +30,7 @@ from neuralsort.experiments.data.randomness import generator_for, seed_for
 from neuralsort.experiments.networks import orderings
 from neuralsort.experiments.networks.readers import CellReader, PaperNetwork, PlaceSum
 from neuralsort.experiments.studies import intervals, median, sorting
+from neuralsort.experiments.studies.lists import readings
 from neuralsort.experiments.studies.median import MedianConfig, MedianStudy
 from neuralsort.experiments.studies.running import evaluate, run
 from neuralsort.experiments.studies.sorting import SortConfig, SortModel, SortStudy, outcomes
@@ -378,6 +379,20 @@ def test_lists_that_overlap_have_the_loss_of_the_lists_themselves(study, digits)
     assert all(torch.equal(a, b) for a, b in zip(again, (images, target, which), strict=True))
 
 
+@pytest.mark.parametrize("study", [SortStudy(), MedianStudy()])
+@pytest.mark.parametrize("method", ["neuralsort", "sinkhorn", "vanilla"])
+@pytest.mark.parametrize("recipe", ["fast", "paper"])
+def test_digits_read_once_are_the_digits_read_in_every_number(digits, study, method, recipe):
+    config = study.config(n=3, places=2, method=method, recipe=recipe)
+    model = study.task(config, digits, 1.0, Plan(steps=1, batch=4, lr=1.0)).model.eval()
+    sequences = Sequences.fixed(digits["test"], "test", 120, 3, 2)
+    with torch.no_grad():
+        parts = [part for _, part in readings(model, sequences)]
+        assert [len(part) for part in parts] == [50, 50, 20]
+        expected = model.reader(sequences.images())
+    torch.testing.assert_close(torch.cat(parts), expected, atol=1e-5, rtol=1e-5)
+
+
 # -- metrics and intervals -------------------------------------------------------------------------
 
 
@@ -387,9 +402,10 @@ class ReadsPixels(nn.Module):
     def __init__(self, mistakes: dict[int, int]):
         super().__init__()
         self.unused = nn.Parameter(torch.zeros(1))
+        self.reader = nn.Identity()
         self.mistakes = mistakes
 
-    def relaxed(self, images):
+    def ordering(self, images):
         pixels = (images * 255).round().squeeze(-2) // 10
         scores = (pixels * torch.tensor([10.0, 1.0])).sum(-1)
         for wrong, read in self.mistakes.items():
@@ -425,7 +441,7 @@ def test_squared_difference_is_the_mean_over_entries(numbers):
     lists = sequences_of(numbers, [[12, 40]])
 
     class Soft(ReadsPixels):
-        def relaxed(self, images):
+        def ordering(self, images):
             return ns.RelaxedPermutation.from_dense(torch.tensor([[[0.3, 0.7], [0.6, 0.4]]]))
 
     expected = (0.3**2 + 0.3**2 + 0.4**2 + 0.4**2) / 4

@@ -73,8 +73,12 @@ class CellReader(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """`(..., height, width) -> (..., l, kinds)`, non-negative and adding up to 1."""
         cells = split_cells(images, self.places)  # (..., l, height, width / l)
-        flat = cells.reshape(-1, 1, *cells.shape[-2:]).to(memory_format=torch.channels_last)
-        return self.layers(flat).softmax(-1).unflatten(0, cells.shape[:-2])
+        return self.read(cells.flatten(0, -3)).unflatten(0, cells.shape[:-2])
+
+    def read(self, digits: Tensor) -> Tensor:
+        """`(N, height, width / l) -> (N, kinds)`. The kinds of single digits."""
+        flat = digits.unsqueeze(1).to(memory_format=torch.channels_last)
+        return self.layers(flat).softmax(-1)
 
 
 class PlaceSum(nn.Module):

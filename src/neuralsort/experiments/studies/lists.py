@@ -1,6 +1,7 @@
 """What the studies of lists of large numbers share: options, networks, batches."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -152,6 +153,27 @@ class SequenceTask(ABC):
 def in_lists(items: torch.Tensor, which: torch.Tensor | None) -> torch.Tensor:
     """`(B, n, ...)`, or other lists of the same items, `(L, n, ...)`."""
     return items if which is None else items.flatten(0, 1)[which]
+
+
+def readings(
+    model: Any, sequences: Sequences, lists: int = 50
+) -> Iterator[tuple[Sequences, torch.Tensor]]:
+    """So many lists at a time, with what the reader of a model makes of their images.
+
+    A reader of single digits reads each digit of the set once, however many numbers it stands in.
+    """
+    reader = model.reader
+    first, *rest = reader if isinstance(reader, nn.Sequential) else [reader]
+    known = None
+    if isinstance(first, CellReader):
+        like = next(model.parameters())
+        parts = sequences.digits.images.split(1_000)
+        known = torch.cat([first.read(part.to(like) / 255) for part in parts])
+    for chunk in sequences.chunks(lists):
+        if known is None:
+            yield chunk, reader(images_for(model, chunk))
+        else:
+            yield chunk, nn.Sequential(*rest)(known[chunk.index.to(known.device)])
 
 
 def images_for(model: nn.Module, sequences: Sequences) -> torch.Tensor:

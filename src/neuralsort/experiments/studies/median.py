@@ -15,7 +15,7 @@ from ..networks import orderings
 from ..networks.readers import Gain
 from ..training.plan import ConfigError, Plan, fast_plan
 from .intervals import of_mean, of_r2
-from .lists import ListConfig, ListStudy, SequenceTask, images_for, in_lists
+from .lists import ListConfig, ListStudy, SequenceTask, in_lists, readings
 from .study import Tested
 
 METHODS = ("constant", *orderings.METHODS)
@@ -141,9 +141,9 @@ class MedianModel(nn.Module):
         items = in_lists(self.reader(images), which)
         return self.predictor.loss(items, target).mean()
 
-    def predict(self, images: Tensor) -> Tensor:
-        """`(B,)`. Medians."""
-        return self.middle + self.scale * self.predictor(self.reader(images))
+    def predict(self, items: Tensor) -> Tensor:
+        """`(B,)`. Medians, of what the reader made of the images."""
+        return self.middle + self.scale * self.predictor(items)
 
 
 class MedianTask(SequenceTask):
@@ -230,8 +230,7 @@ def predictions(model: MedianModel, sequences: Sequences, lists: int = 50) -> Te
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for("predictions"))
-        chunks = sequences.chunks(lists)
-        parts = [model.predict(images_for(model, one)).cpu() for one in chunks]
+        parts = [model.predict(read).cpu() for _, read in readings(model, sequences, lists)]
     return torch.cat(parts)
 
 

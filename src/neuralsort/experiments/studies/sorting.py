@@ -16,7 +16,7 @@ from ..data.numbers import Sequences
 from ..networks import orderings
 from ..training.plan import Plan, fast_plan
 from .intervals import of_mean, of_share
-from .lists import ListConfig, ListStudy, SequenceTask, images_for, in_lists
+from .lists import ListConfig, ListStudy, SequenceTask, images_for, in_lists, readings
 from .study import Tested
 
 if TYPE_CHECKING:
@@ -178,8 +178,8 @@ def outcomes(model: SortModel, sequences: Sequences, lists: int = 50) -> dict[st
         "element_wise": [],
         "squared_difference": [],
     }
-    for chunk in sequences.chunks(lists):
-        dense = model.relaxed(images_for(model, chunk)).to_dense().cpu()
+    for chunk, read in readings(model, sequences, lists):
+        dense = model.ordering(read).to_dense().cpu()
         items = dense.argmax(-1)
         right = chunk.values.gather(-1, items) == chunk.values.sort(-1, descending=True).values
         hard = torch.nn.functional.one_hot(items, items.shape[-1])
