@@ -216,6 +216,15 @@ def test_reproduce_says_what_it_would_do(capsys):
     assert all(one.startswith("median") for one in said)
 
 
+def test_reproduce_takes_the_studies_on_lists_together(capsys):
+    assert cli.main(["reproduce", "--dry-run", "--only", "lists"]) == 0
+    kinds = [one.split("-")[0] for one in capsys.readouterr().out.split()]
+    assert set(kinds) == {"sort", "median"}
+    said = refused(capsys, "reproduce", "--dry-run", "--only", "lists", "--data", "cifar10")
+    assert "no runs of the study lists on cifar10" in said
+    assert "--jobs must be at least 1, got 0" in refused(capsys, "reproduce", "--jobs", "0")
+
+
 def test_data_is_listed_and_checked(capsys, tmp_path, monkeypatch):
     assert cli.main(["data", "list"]) == 0
     assert "mnist" in capsys.readouterr().out

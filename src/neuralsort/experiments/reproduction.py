@@ -352,7 +352,7 @@ def _hours(seconds: float) -> str:
 def reproduce(
     data: Data = "mnist",
     recipe: Recipe = "fast",
-    only: Literal["sort", "median", "knn", "all"] = "all",
+    only: Literal["sort", "median", "knn", "lists", "all"] = "all",
     first: int | None = None,
     seeds: int = 3,
     steps: int | None = None,
@@ -370,7 +370,7 @@ def reproduce(
     Args:
         data: Set of images; lists of numbers are made of `digits` and `mnist` alone.
         recipe: The paper's networks and optimisation; its network, tuned; or ours for two cores.
-        only: One study, or all.
+        only: One study, those on lists of numbers, or all.
         first: How many of the runs to do, from the most telling one. Not given: all.
         seeds: How many seeds each cell of the tables has.
         steps: Limits every run to so many. Not given: those of the report.
@@ -383,7 +383,8 @@ def reproduce(
     for name, value in (("first", first), ("seeds", seeds), ("steps", steps), ("jobs", jobs)):
         if value is not None and value < 1:
             raise ConfigError(f"--{name} must be at least 1, got {value}.")
-    wanted = [cell for cell in cells(data, recipe, seeds=seeds) if only in (cell.study, "all")]
+    studies = {"lists": ("sort", "median"), "all": tuple(STUDIES)}.get(only, (only,))
+    wanted = [cell for cell in cells(data, recipe, seeds=seeds) if cell.study in studies]
     if not wanted:
         raise ConfigError(
             f"There are no runs of the study {only} on {data} with the recipe {recipe}. Choose "
