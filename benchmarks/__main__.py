@@ -10,10 +10,10 @@ import torch
 from benchmarks import accuracy, memory
 from benchmarks.bars import GROWTH, LONG_TAUS, MILLION
 from benchmarks.contenders import CONTENDERS, Contender, failure
-from benchmarks.progress import Progress
 from benchmarks.record import Measurement, environment, write_lines
 from benchmarks.table import accuracy_table, bars_table, notes, speed_table
 from benchmarks.timing import Job, jobs_for, take_turns
+from neuralsort.runtime.progress import Progress
 
 SIZES = ((20, 15), (100, 100), (16, 512), (4, 2000), (1, 10**4), (1, 10**5), (1, 10**6))
 QUICK_SIZES = ((20, 15), (100, 100), (16, 512), (1, 10**4))

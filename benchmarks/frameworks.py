@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.bars import Bar
-from benchmarks.progress import Progress
 from benchmarks.record import Measurement, environment, write_lines
 from benchmarks.table import markdown, milliseconds
+from neuralsort.runtime.progress import Progress
 
 FORWARD, BOTH = "forward", "forward+backward"
 OTHERS = ("jax", "ott-jax", "tensorflow")

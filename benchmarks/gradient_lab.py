@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 import neuralsort.torch as ns
-from benchmarks.progress import Progress
 from benchmarks.record import write_lines
+from neuralsort.runtime.progress import Progress
 from neuralsort.torch import estimators
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "results" / "gradients.jsonl"
+RESULTS = ROOT / "results" / "benchmarks" / "gradients.jsonl"
 FIGURE = ROOT / "docs" / "gradient_lab.png"
 
 TAUS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
+from statistics import mean, stdev
 
 from benchmarks import frameworks, neighbors
 from benchmarks.bars import BOTH, FORWARD, MILLION
@@ -20,7 +21,8 @@ from benchmarks.table import (
     speed_table,
 )
 from examples import knn_tutorial
-from neuralsort.experiments import paper
+from neuralsort.experiments.record import Line, read_file
+from neuralsort.experiments.reporting import paper
 
 ROOT = Path(__file__).resolve().parent.parent
 LINES = ROOT / "results" / "benchmarks" / "sorting.jsonl"
@@ -28,6 +30,7 @@ FRAMEWORKS = ROOT / "results" / "benchmarks" / "frameworks.jsonl"
 ENGINES = ROOT / "results" / "benchmarks" / "neighbors.jsonl"
 TUTORIAL = ROOT / "results" / "benchmarks" / "tutorial.jsonl"
 STUDY = ROOT / "results" / "sort.jsonl"
+RANKINGS = ROOT / "results" / "rank.jsonl"
 
 CONTENDERS = {
     "neuralsort": ("ours-dense", "ours-sort"),
@@ -69,20 +72,20 @@ def prices(measurements: Iterable[Measurement]) -> str:
     return markdown(header, rows)
 
 
-def learned(lines: Iterable[dict]) -> str:
+def learned(lines: Iterable[Line]) -> str:
     """What each method of the study of sorting learned from lists of five numbers of MNIST."""
-    best: dict[tuple[str, str], dict] = {}
+    best: dict[tuple[str, str], Line] = {}
     for line in lines:
-        if line["data"] == "mnist" and line["n"] == line["config"]["train_n"] == 5:
-            at = line["method"], line["recipe"]
-            best[at] = max(best.get(at, line), line, key=lambda x: x["validation"]["exact_match"])
+        if line.data == "mnist" and line.sizes["n"] == line.train_n == 5:
+            at = line.method, line.recipe
+            best[at] = max(best.get(at, line), line, key=lambda x: x.validation["exact_match"])
     rows = [
         (
             f"`{method}`",
             recipe,
-            f"{line['steps']:,}",
-            f"{line['metrics']['exact_match']:.3f}",
-            f"{line['metrics']['element_wise']:.3f}",
+            f"{line.steps:,}",
+            f"{line.metrics['exact_match']:.3f}",
+            f"{line.metrics['element_wise']:.3f}",
         )
         for (method, recipe), line in best.items()
     ]
@@ -90,24 +93,39 @@ def learned(lines: Iterable[dict]) -> str:
     return markdown(("method", "recipe", "steps", "exact match", "element-wise"), rows)
 
 
-def headline(lines: Sequence[dict]) -> str:
+def headline(lines: Sequence[Line]) -> str:
     """Deterministic NeuralSort beside the paper, at every length: the mean of the longest runs."""
     ours = []
     for n in paper.SORT_LENGTHS:
         runs = [
             line
             for line in lines
-            if (line["data"], line["method"], line["recipe"], line["n"])
+            if (line.data, line.method, line.recipe, line.sizes["n"])
             == ("mnist", "neuralsort", "fast", n)
         ]
-        longest = max(run["steps"] for run in runs)
-        found = [run["metrics"]["exact_match"] for run in runs if run["steps"] == longest]
+        longest = max(run.steps for run in runs)
+        found = [run.metrics["exact_match"] for run in runs if run.steps == longest]
         ours.append(f"**{sum(found) / len(found):.3f}**")
     rows = [
         ("`neuralsort train sort`", *ours),
         ("the paper", *(f"{value:.3f}" for value in paper.EXACT_MATCH["neuralsort"])),
     ]
     return markdown(("lists of", *map(str, paper.SORT_LENGTHS)), rows)
+
+
+def ranked(lines: Iterable[Line]) -> str:
+    """Mean and standard deviation over folds of every method of the study of rankings."""
+    names = ("ndcg@5", "ndcg@10", "mrr")
+    found: dict[str, list[Line]] = {}
+    for line in lines:
+        found.setdefault(line.method, []).append(line)
+    rows = []
+    for method, folds in found.items():
+        values = [[line.metrics[name] for line in folds] for name in names]
+        cells = (f"{mean(one):.3f} ± {stdev(one):.3f}" for one in values)
+        rows.append((mean(values[1]), (f"`{method}`", *cells)))
+    rows.sort(key=lambda row: -row[0])
+    return markdown(("method", "NDCG@5", "NDCG@10", "MRR"), [row for _, row in rows])
 
 
 def replaced(text: str, mark: str, table: str) -> str:
@@ -120,11 +138,11 @@ def replaced(text: str, mark: str, table: str) -> str:
 def pages() -> dict[Path, str]:
     """The pages as they should be."""
     measurements = read(LINES)
-    study, tutorial = (
-        [json.loads(text) for text in path.read_text().splitlines()] for path in (STUDY, TUTORIAL)
-    )
+    study = read_file(STUDY)
+    tutorial = [json.loads(text) for text in TUTORIAL.read_text().splitlines()]
     tables = {
         "../README.md": {"headline": headline(study)},
+        "losses.md": {"ranking": ranked(read_file(RANKINGS))},
         "neighbors.md": {
             "engines": neighbors.table(read(ENGINES)),
             "tutorial": "\n".join([knn_tutorial.HEADER, *map(knn_tutorial.line, tutorial)]),

@@ -10,10 +10,10 @@ import torch
 import neuralsort.torch as ns
 from benchmarks.bars import BOTH, FORWARD, MILLION, Bar
 from benchmarks.contenders import CONTENDERS, Contender, Sorter
-from benchmarks.progress import Progress
 from benchmarks.record import environment, write_lines
 from benchmarks.table import markdown
 from benchmarks.timing import Inputs, Job, take_turns
+from neuralsort.runtime.progress import Progress
 
 
 def _sample(n: int, tau: float) -> Sorter:

@@ -130,9 +130,13 @@ def main() -> None:
         measured.append(row)
         print(line(row), flush=True)
     if options.json:
-        from neuralsort.experiments.record import environment
+        from neuralsort.runtime import machine
 
-        where = environment()
+        where = {
+            "versions": machine.versions(("neuralsort", "torch", "numpy", "scikit-learn")),
+            "commit": machine.commit(),
+            "machine": machine.machine() | machine.arithmetic(),
+        }
         options.json.write_text("".join(json.dumps(row | where) + "\n" for row in measured))
 
 

@@ -6,13 +6,16 @@ import os
 import re
 
 import pytest
+import safetensors.torch
+import torch
 
 pytest.importorskip("lightning_fabric", reason="needs the extra `experiments`")
 
-from neuralsort.experiments import cli, quickstart, study, train
-from neuralsort.experiments.median import MedianConfig
-from neuralsort.experiments.orderings import METHODS
-from neuralsort.experiments.sorting import SortConfig
+from neuralsort.experiments import cli, quickstart
+from neuralsort.experiments.networks.orderings import METHODS
+from neuralsort.experiments.studies import STUDIES, lists
+from neuralsort.experiments.training import checkpoint, trainer
+from neuralsort.runtime import files
 
 PAPER_METHODS = {"neuralsort", "stochastic_neuralsort", "vanilla", "sinkhorn", "gumbel_sinkhorn"}
 TINY = ["--n", "3", "--places", "2", "--steps", "2", "--batch", "4", "--test-lists", "8"]
@@ -35,8 +38,8 @@ def no_work(monkeypatch):
     def work(*arguments, **options):
         raise AssertionError("work was done")
 
-    monkeypatch.setattr(study, "load", work)
-    monkeypatch.setattr(train.Trainer, "__init__", work)
+    monkeypatch.setattr(lists, "load_digits", work)
+    monkeypatch.setattr(trainer.Trainer, "__init__", work)
 
 
 @pytest.mark.parametrize(
@@ -80,8 +83,9 @@ def test_unknown_command_lists_the_valid_ones(capsys):
         assert command in said
 
 
-@pytest.mark.parametrize(("name", "config"), [("sort", SortConfig), ("median", MedianConfig)])
-def test_help_explains_every_option_with_its_default(capsys, name, config):
+@pytest.mark.parametrize("name", STUDIES)
+def test_help_explains_every_option_with_its_default(capsys, name):
+    config = STUDIES[name].config
     with pytest.raises(SystemExit) as stop:
         cli.main(["train", name, "--help"])
     assert stop.value.code == 0
@@ -114,7 +118,7 @@ def test_train_evaluate_report(tmp_path, capsys):
     assert cli.main(["report", "--results", results, "--out", str(tmp_path / "report")]) == 0
     assert (tmp_path / "report" / "index.html").is_file()
     lines = (tmp_path / "results" / "sort.jsonl").read_text().splitlines()
-    assert [json.loads(line)["n"] for line in lines] == [3, 4]
+    assert [json.loads(line)["sizes"]["n"] for line in lines] == [3, 3, 4]
 
 
 def test_evaluate_needs_a_finished_run(tmp_path, capsys):
@@ -124,7 +128,59 @@ def test_evaluate_needs_a_finished_run(tmp_path, capsys):
         assert "not the folder of a finished run" in refused(capsys, "evaluate", str(tmp_path))
 
 
-@pytest.mark.parametrize("kind", [train.Interrupted, KeyboardInterrupt])
+def test_foreign_files_of_tensors_are_errors_not_tracebacks(tmp_path, capsys):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(safetensors.torch.save({"a": torch.ones(2)}))
+    assert "is not a checkpoint of ours" in refused(capsys, "evaluate", str(tmp_path))
+    checkpoint.write(path, {"a": torch.ones(2)}, {"step": 3})
+    assert "holds no finished run" in refused(capsys, "evaluate", str(path))
+
+
+def test_evaluation_of_an_unknown_study_lists_the_known_ones(tmp_path, capsys):
+    line = {"study": "poetry", "method": "a", "data": "b", "seed": 0, "metrics": {}, "config": {}}
+    line |= {"trials": [], "wall_seconds": 1.0}
+    checkpoint.write(tmp_path / "model.safetensors", {"a": torch.ones(2)}, {"line": line})
+    said = refused(capsys, "evaluate", str(tmp_path))
+    assert "a run of the study 'poetry'" in said
+    assert all(name in said for name in STUDIES)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\xff\xfe\n", "is not text in UTF-8"),
+        (b'{"study": "sort", "metrics": {"exact_match": "a"}}\n', "line 1 lacks config"),
+    ],
+)
+def test_damaged_results_are_errors_not_tracebacks(tmp_path, capsys, content, message):
+    (tmp_path / "sort.jsonl").write_bytes(content)
+    assert message in refused(capsys, "report", "--results", str(tmp_path))
+
+
+@pytest.mark.parametrize("options", [("--n", "100000001"), ("--test-lists", "1000000000000")])
+def test_lists_too_long_for_memory_are_errors_not_tracebacks(tmp_path, capsys, options):
+    run = ("--run", str(tmp_path / "run"), "--results", str(tmp_path / "results"))
+    for study in ("sort", "median"):
+        assert "GB of memory" in refused(capsys, "train", study, *options, *run)
+
+
+def test_a_busy_folder_is_an_error_not_a_traceback(tmp_path, capsys):
+    run = tmp_path / "run"
+    with files.alone_in(run):
+        said = refused(capsys, "train", "sort", *TINY, "--run", str(run))
+    assert "Another process is at work in" in said
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't allocate memory: 9 bytes")])
+def test_memory_that_runs_out_is_told(capsys, monkeypatch, error):
+    def fail(*arguments):
+        raise error
+
+    monkeypatch.setattr(cli, "run", fail)
+    assert "There is not enough memory for this" in refused(capsys, "train", "sort")
+
+
+@pytest.mark.parametrize("kind", [trainer.Interrupted, KeyboardInterrupt])
 @pytest.mark.parametrize("folder", ["a folder", "a[/b]c", "a[bold]c"])
 def test_interrupt_says_how_to_go_on(capsys, monkeypatch, kind, folder):
     def stop(*arguments):
@@ -134,11 +190,11 @@ def test_interrupt_says_how_to_go_on(capsys, monkeypatch, kind, folder):
     assert cli.main(["train", "sort", "--n", "7", "--run", folder]) == 130
     said = capsys.readouterr().err
     assert f"neuralsort train sort --n 7 --run '{folder}'" in said
-    assert ("checkpoint" in said) == (kind is train.Interrupted)
+    assert ("checkpoint" in said) == (kind is trainer.Interrupted)
 
 
 def test_broken_lines_and_folders_are_errors_not_tracebacks(tmp_path, capsys):
-    (tmp_path / "sort.jsonl").write_text("{")
+    (tmp_path / "sort.jsonl").write_text("{\n")
     assert "line 1 is not JSON" in refused(capsys, "report", "--results", str(tmp_path))
     (tmp_path / "sort.jsonl").unlink()
     said = refused(capsys, "report", "--results", str(tmp_path), "--out", __file__)
@@ -154,8 +210,19 @@ def test_progress_is_quiet_where_there_is_no_terminal(tmp_path, capsys):
 def test_reproduce_says_what_it_would_do(capsys):
     assert cli.main(["reproduce", "--dry-run", "--only", "median"]) == 0
     said = capsys.readouterr().out.split()
-    assert "median-mnist-stochastic_neuralsort-n15-fast-seed0" in said
+    chooser = "median-mnist-stochastic_neuralsort-n15-fast-seed0-steps300-tau-0.125-0.5-2-8"
+    run = "median-mnist-stochastic_neuralsort-n15-fast-seed2-steps3000"
+    assert said.index(chooser) < said.index(run)
     assert all(one.startswith("median") for one in said)
+
+
+def test_reproduce_takes_the_studies_on_lists_together(capsys):
+    assert cli.main(["reproduce", "--dry-run", "--only", "lists"]) == 0
+    kinds = [one.split("-")[0] for one in capsys.readouterr().out.split()]
+    assert set(kinds) == {"sort", "median"}
+    said = refused(capsys, "reproduce", "--dry-run", "--only", "lists", "--data", "cifar10")
+    assert "no runs of the study lists on cifar10" in said
+    assert "--jobs must be at least 1, got 0" in refused(capsys, "reproduce", "--jobs", "0")
 
 
 def test_data_is_listed_and_checked(capsys, tmp_path, monkeypatch):

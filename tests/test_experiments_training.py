@@ -1,6 +1,6 @@
 """The training engine: resume to the bit, whatever stops a run, and what a plan promises."""
 
-import json
+import errno
 import os
 import signal
 import subprocess
@@ -8,16 +8,17 @@ import sys
 from dataclasses import replace
 
 import pytest
+import safetensors.torch
 import torch
 from torch import nn
 
 pytest.importorskip("lightning_fabric", reason="needs the extra `experiments`")
 
-from neuralsort.experiments import checkpoint
-from neuralsort.experiments.plan import ConfigError, Plan
-from neuralsort.experiments.randomness import generator_for, seed_for
-from neuralsort.experiments.study import MODEL, RESULT
-from neuralsort.experiments.train import (
+from neuralsort.experiments.data.randomness import generator_for, seed_for
+from neuralsort.experiments.studies.running import MODEL, finished
+from neuralsort.experiments.training import checkpoint
+from neuralsort.experiments.training.plan import ConfigError, Plan
+from neuralsort.experiments.training.trainer import (
     CHECKPOINT,
     Diverged,
     Interrupted,
@@ -145,8 +146,8 @@ def test_kill_9_at_random_moments_ends_with_the_same_bits(tmp_path):
     assert int(done.stdout.split("kills")[1]) >= 2, "too few kills came before the end"
     tensors = [checkpoint.read(folder / MODEL)[0] for folder in (whole, parts)]
     assert_same(tensors[1], tensors[0])
-    lines = [json.loads((folder / RESULT).read_text()) for folder in (whole, parts)]
-    assert lines[0]["metrics"] == lines[1]["metrics"]
+    lines = [finished(folder)[1] for folder in (whole, parts)]
+    assert lines[0].metrics == lines[1].metrics
 
 
 def test_checkpoint_of_another_run_is_refused(tmp_path):
@@ -163,6 +164,54 @@ def test_damaged_checkpoint_says_what_to_do(tmp_path, damage):
     path.write_bytes(content[damage])
     with pytest.raises(checkpoint.CheckpointError, match="Delete it to start again"):
         trainer(tmp_path)
+
+
+def test_one_flipped_bit_is_refused_or_harmless(tmp_path):
+    """Anywhere in the file: lengths, names, facts, digest, values."""
+    path = tmp_path / "file"
+    tensors = {"a": torch.randn(20), "b": torch.arange(6).view(2, 3), "c": torch.tensor(True)}
+    facts = {"step": 3, "history": [{"loss": 0.5}]}
+    checkpoint.write(path, tensors, facts)
+    content = path.read_bytes()
+    generator = torch.Generator().manual_seed(0)
+    places = torch.randperm(8 * len(content), generator=generator)[:1000].tolist()
+    refused = 0
+    for place in places:
+        spoilt = bytearray(content)
+        spoilt[place // 8] ^= 1 << place % 8
+        path.write_bytes(spoilt)
+        try:
+            again, said = checkpoint.read(path)
+        except checkpoint.CheckpointError:
+            refused += 1
+        else:
+            assert said == facts
+            assert_same(again, tensors)
+    assert refused > 900
+
+
+@pytest.mark.parametrize("facts", [None, {"facts": "[1]"}, {"facts": "{}", "format": "other"}])
+def test_a_file_of_tensors_that_is_no_checkpoint_is_refused(tmp_path, facts):
+    path = tmp_path / CHECKPOINT
+    path.write_bytes(safetensors.torch.save({"a": torch.ones(2)}, metadata=facts))
+    with pytest.raises(checkpoint.CheckpointError, match="not a checkpoint of ours"):
+        trainer(tmp_path)
+
+
+def test_a_checkpoint_of_something_else_is_refused(tmp_path):
+    checkpoint.write(tmp_path / CHECKPOINT, {"a": torch.ones(2)}, {"line": {}})
+    with pytest.raises(checkpoint.CheckpointError, match="belongs to another run"):
+        trainer(tmp_path)
+
+
+def test_a_full_disk_is_told_with_the_path_and_leaves_nothing(tmp_path, monkeypatch):
+    def full(number):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"No space left.*checkpoint\.safetensors"):
+        trainer(tmp_path).run("full")
+    assert not list(tmp_path.iterdir())
 
 
 def test_missing_checkpoint_says_so(tmp_path):
@@ -308,8 +357,8 @@ def test_two_processes_train_as_one_with_the_same_batch(tmp_path):
     assert a.keys() == b.keys()
     for name, tensor in a.items():
         assert torch.allclose(tensor, b[name], rtol=0, atol=1e-10), name
-    line = json.loads((tmp_path / "two" / RESULT).read_text())
-    assert line["config"]["processes"] == 2
+    _, line = finished(tmp_path / "two")
+    assert line.config["processes"] == 2
 
 
 def test_two_processes_agree_on_checkpoints_and_on_when_to_stop(tmp_path):

@@ -4,10 +4,9 @@ import gzip
 import io
 import json
 import os
-import shutil
 import struct
 import tarfile
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -16,25 +15,22 @@ import torch
 pytest.importorskip("lightning_fabric", reason="needs the extra `experiments`")
 
 import neuralsort.torch as ns
-from neuralsort.experiments import (
-    cli,
-    embeddings,
-    figures,
-    images,
-    knn,
-    paper,
-    report,
-    sources,
-    tables,
-)
-from neuralsort.experiments.checkpoint import CheckpointError
-from neuralsort.experiments.data import SPLITS
-from neuralsort.experiments.images import Augmentation, Images, load_images
-from neuralsort.experiments.knn import KNNConfig, KNNStudy
-from neuralsort.experiments.plan import ConfigError
-from neuralsort.experiments.reproduction import runs
-from neuralsort.experiments.study import MODEL, evaluate, run
-from neuralsort.experiments.votes import Votes, project
+from neuralsort.experiments import cli
+from neuralsort.experiments.data import downloads, images
+from neuralsort.experiments.data.augmentation import Augmentation
+from neuralsort.experiments.data.digits import SPLITS
+from neuralsort.experiments.data.images import Images, load_images
+from neuralsort.experiments.networks import embeddings
+from neuralsort.experiments.record import Line
+from neuralsort.experiments.reporting import figures, paper, report, tables
+from neuralsort.experiments.reproduction import cells
+from neuralsort.experiments.studies import knn
+from neuralsort.experiments.studies.knn import KNNConfig, KNNStudy
+from neuralsort.experiments.studies.running import MODEL, evaluate, run
+from neuralsort.experiments.studies.votes import Votes, project
+from neuralsort.experiments.training import checkpoint
+from neuralsort.experiments.training.checkpoint import CheckpointError
+from neuralsort.experiments.training.plan import ConfigError
 
 NEEDS_DATA = pytest.mark.skipif(
     "NEURALSORT_DATA" not in os.environ, reason="NEURALSORT_DATA is not set"
@@ -72,15 +68,15 @@ def small_cifar(tmp_path, monkeypatch):
     folder = tmp_path / "cifar10" / "cifar-10-batches-bin"
     folder.mkdir(parents=True)
     digests = {}
-    for number, name in enumerate(sources.SOURCES["cifar10"].digests):
+    for number, name in enumerate(downloads.DOWNLOADS["cifar10"].digests):
         rows = np.zeros((10_000, 3073), np.uint8)
         rows[:, 0] = np.arange(10_000) % 10
         rows[:, 1:1025], rows[:, 1025:2049], rows[:, 2049:] = number, 100 + number, 200
         rows[:, 1] = 250  # the first pixel of the first row, in red
         (folder / name).write_bytes(rows.tobytes())
         digests[name] = hashlib.sha256(rows.tobytes()).hexdigest()
-    fake = replace(sources.SOURCES["cifar10"], digests=digests)
-    monkeypatch.setitem(sources.SOURCES, "cifar10", fake)
+    fake = replace(downloads.DOWNLOADS["cifar10"], digests=digests)
+    monkeypatch.setitem(downloads.DOWNLOADS, "cifar10", fake)
     monkeypatch.delenv("NEURALSORT_DATA", raising=False)
     return tmp_path
 
@@ -109,18 +105,18 @@ def test_an_archive_is_unpacked_and_its_files_checked(small_cifar, tmp_path, mon
         return str(path / fname)
 
     monkeypatch.setattr(pooch, "retrieve", retrieve)
-    monkeypatch.setattr(sources, "_cache", lambda name: cache / name)
-    found = sources.find("cifar10")
-    assert set(found) == set(sources.SOURCES["cifar10"].digests)
+    monkeypatch.setattr(downloads, "_cache", lambda name: cache / name)
+    found = downloads.find("cifar10")
+    assert set(found) == set(downloads.DOWNLOADS["cifar10"].digests)
     assert all(path.parent.name == "cifar-10-batches-bin" for path in found.values())
 
 
 def test_fashion_is_read_like_mnist(tmp_path, monkeypatch):
     """The same four names, in a folder of another name."""
     monkeypatch.delenv("NEURALSORT_DATA", raising=False)
-    monkeypatch.setattr(sources, "_checked", lambda path, digest: path)
+    monkeypatch.setattr(downloads, "_checked", lambda path, digest: path)
     (tmp_path / "fashion-mnist").mkdir()
-    for name in sources.SOURCES["fashion-mnist"].digests:
+    for name in downloads.DOWNLOADS["fashion-mnist"].digests:
         count = 60_000 if "train" in name else 10_000
         if "images" in name:
             head, body = struct.pack(">HBB3I", 0, 8, 3, count, 28, 28), bytes(784 * count)
@@ -137,7 +133,7 @@ def test_fashion_is_read_like_mnist(tmp_path, monkeypatch):
 @NEEDS_DATA
 def test_real_files_are_the_canonical_ones():
     for source in ("mnist", "fashion-mnist"):
-        assert len(sources.find(source, download=False)) == 4
+        assert len(downloads.find(source, download=False)) == 4
 
 
 def test_pictures_survive_png():
@@ -374,19 +370,19 @@ def finished(tmp_path_factory):
 def test_lines_say_what_was_done(finished):
     _, lines = finished
     for (method, recipe), line in lines.items():
-        assert (line["study"], line["data"], line["k"]) == ("knn", "digits", 9)
-        assert 0.05 < line["metrics"]["accuracy"] <= 1
-        low, high = line["intervals"]["accuracy"]
-        assert low < line["metrics"]["accuracy"] <= high
+        assert (line.study, line.data, line.sizes["k"]) == ("knn", "digits", 9)
+        assert 0.05 < line.metrics["accuracy"] <= 1
+        low, high = line.intervals["accuracy"]
+        assert low < line.metrics["accuracy"] <= high
         if method != "cross_entropy":
-            assert line["extras"]["chosen"]["k"] in knn.KS
-        assert line["config"]["augmentation"]["turn"] == (
+            assert line.extras["chosen"]["k"] in knn.KS
+        assert line.config["augmentation"]["turn"] == (
             recipe == "fast" and method in (*knn.NEURALSORT, "cross_entropy")
         )
-    assert lines["pixels", "fast"]["metrics"]["accuracy"] > 0.97
-    assert lines["pixels", "fast"]["steps"] == 0
-    assert lines["neuralsort", "paper"]["config"]["network"] == "PaperEmbedding"
-    assert lines["neuralsort", "paper"]["config"]["plan"]["batch"] == 200
+    assert lines["pixels", "fast"].metrics["accuracy"] > 0.97
+    assert lines["pixels", "fast"].steps == 0
+    assert lines["neuralsort", "paper"].config["network"] == "PaperEmbedding"
+    assert lines["neuralsort", "paper"].config["plan"]["batch"] == 200
 
 
 def test_k_and_weights_are_chosen_on_validation(digits):
@@ -404,12 +400,12 @@ def test_a_finished_run_is_tested_again(finished, tmp_path):
     folder, lines = finished
     options = KNNStudy(), KNNConfig(results=tmp_path), folder / "neuralsort-fast"
     (line,) = evaluate(*options)
-    assert line["metrics"] == lines["neuralsort", "fast"]["metrics"]
+    assert line.metrics == lines["neuralsort", "fast"].metrics
     with pytest.raises(ConfigError, match="no lists"):
         list(evaluate(*options, lengths=[3]))
     other = tmp_path / "other"
-    shutil.copytree(folder / "neuralsort-fast", other)
-    shutil.copy(folder / "autoencoder-fast" / MODEL, other / MODEL)
+    facts = {"line": asdict(lines["neuralsort", "fast"])}
+    checkpoint.write(other / MODEL, {"network.weight": torch.ones(3)}, facts)
     with pytest.raises(CheckpointError, match="of this version"):
         list(evaluate(KNNStudy(), KNNConfig(results=tmp_path), other))
 
@@ -434,10 +430,10 @@ def test_figures_name_what_labels_stand_for(finished, tmp_path, monkeypatch):
     line = lines["neuralsort", "fast"]
     drawn = []
     monkeypatch.setattr(figures, "_save", lambda figure, path: drawn.append(figure) or path)
-    figures.neighbours(line | {"data": "cifar10"}, tmp_path)
-    figures.projection(line | {"data": "fashion-mnist"}, tmp_path)
+    figures.neighbours(replace(line, data="cifar10"), tmp_path)
+    figures.projection(replace(line, data="fashion-mnist"), tmp_path)
     queries, plane = drawn
-    label = line["extras"]["queries"][0]["label"]
+    label = line.extras["queries"][0]["label"]
     animals = ["airplane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
     assert queries.axes[0].get_xlabel() == f"query: {animals[label]}"
     clothes = [text.get_text() for text in plane.axes[1].get_legend().get_texts()]
@@ -447,20 +443,19 @@ def test_figures_name_what_labels_stand_for(finished, tmp_path, monkeypatch):
 def test_the_table_takes_the_k_that_validation_likes():
     def line(k, validation, accuracy, lr=1e-4):
         by_k = {f"accuracy_k{each}": accuracy for each in knn.KS}
-        return {
-            "study": "knn",
-            "data": "mnist",
-            "method": "neuralsort",
-            "recipe": "fast",
-            "k": k,
-            "seed": 0,
-            "steps": 5,
-            "wall_seconds": 60.0,
-            "metrics": {"accuracy": accuracy} | by_k,
-            "intervals": {},
-            "extras": {"chosen": {"k": k, "weights": "uniform", "validation": validation}},
-            "config": {"network": "some", "steps_of_recipe": 9, "plan": {"lr": lr, "steps": 5}},
-        }
+        return Line(
+            study="knn",
+            data="mnist",
+            method="neuralsort",
+            sizes={"k": k},
+            seed=0,
+            steps=5,
+            wall_seconds=60.0,
+            metrics={"accuracy": accuracy} | by_k,
+            trials=[],
+            extras={"chosen": {"k": k, "weights": "uniform", "validation": validation}},
+            config={"network": "some", "steps_of_recipe": 9, "plan": {"lr": lr, "steps": 5}},
+        )
 
     slower = line(9, 0.97, 0.5, lr=1e-5)
     lines = tables.chosen([line(9, 0.99, 0.98), line(3, 0.98, 0.99), slower])
@@ -486,11 +481,11 @@ def test_papers_tables_are_whole():
 
 def test_reproduction_fills_the_tables():
     for data in paper.KNN_DATA:
-        chosen = [config for name, config in runs(data, "fast") if name == "knn"]
+        chosen = [cell.config for cell in cells(data) if cell.study == "knn"]
         assert {config.method for config in chosen} == set(METHODS)
         assert {c.k for c in chosen if c.method == "neuralsort"} == set(paper.KNN_KS)
     for recipe in ("fast", "paper"):
-        folders = [config.folder(name) for name, config in runs("mnist", recipe)]
+        folders = [cell.folder for cell in cells("mnist", recipe)]
         assert len(folders) == len(set(folders))
 
 
@@ -528,4 +523,4 @@ def test_wrong_options_are_refused(capsys, options, message):
 def test_the_quick_form_learns(tmp_path):
     config = KNNConfig(steps=200, run=tmp_path / "run", results=tmp_path)
     line = run(KNNStudy(), config)
-    assert line["metrics"]["accuracy"] > 0.975
+    assert line.metrics["accuracy"] > 0.975

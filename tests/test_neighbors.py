@@ -45,7 +45,7 @@ def test_scikit_learn_checks(estimator, check):
 
 
 FILES = [
-    {"embedding", "engines", "files", "progress", "voting"},
+    {"embedding", "engines", "voting"},
     {"search", "training"},
     {"storage"},
     {"saving"},

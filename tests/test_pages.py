@@ -12,7 +12,7 @@ def test_tables_are_those_of_the_lines(path, text):
 
 def test_report_is_that_of_the_lines(tmp_path):
     report = pytest.importorskip(
-        "neuralsort.experiments.report", reason="needs the extra `experiments`"
+        "neuralsort.experiments.reporting.report", reason="needs the extra `experiments`"
     )
     report.write_report(pages.ROOT / "results", tmp_path)
     kept = pages.ROOT / "docs" / "report"

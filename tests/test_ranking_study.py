@@ -1,7 +1,5 @@
 """The ranking study: its data format, its folds, and a short run of every method."""
 
-import dataclasses
-import json
 import os
 from pathlib import Path
 
@@ -10,9 +8,13 @@ import torch
 
 pytest.importorskip("lightning_fabric", reason="needs the extra 'experiments'")
 
-from neuralsort.experiments import letor, ranking, record
-from neuralsort.experiments.options import ConfigError
-from neuralsort.experiments.sources import DataError
+from neuralsort.experiments import record
+from neuralsort.experiments.data import letor
+from neuralsort.experiments.data.downloads import DataError
+from neuralsort.experiments.studies import ranking
+from neuralsort.experiments.studies.ranking import RankConfig, RankStudy
+from neuralsort.experiments.studies.running import evaluate, run
+from neuralsort.experiments.training.plan import ConfigError
 
 ROOT = Path(__file__).parents[1]
 
@@ -41,8 +43,9 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def config(folder: Path, **options) -> ranking.RankingConfig:
-    return ranking.RankingConfig(data_dir=folder, results=folder / "results", **options)
+def config(folder: Path, **options) -> RankConfig:
+    places = {"data_dir": folder, "results": folder / "results", "run": folder / "run"}
+    return RankConfig(**places | options)
 
 
 # -- data ------------------------------------------------------------------------------------------
@@ -70,7 +73,7 @@ def test_lines_become_padded_queries(tmp_path):
 
 
 def test_features_are_standardised_by_the_training_documents(folder):
-    train, validation, test = letor.load_fold(1, folder)
+    train, validation, test = letor.load_fold(1, folder).values()
     documents = train.features[train.mask]
     torch.testing.assert_close(documents.mean(0), torch.zeros(letor.FEATURES), atol=1e-5, rtol=0)
     torch.testing.assert_close(documents.std(0), torch.ones(letor.FEATURES), atol=1e-4, rtol=0)
@@ -84,10 +87,17 @@ def test_missing_data_says_where_it_looked(tmp_path, monkeypatch):
         letor.load_fold(1, tmp_path)
 
 
-@pytest.mark.parametrize(("option", "value"), [("method", "magic"), ("fold", 6)])
-def test_options_that_cannot_be(option, value):
-    with pytest.raises(ConfigError, match=rf"--{option} must be.*{value}"):
-        ranking.RankingConfig(**{option: value})
+def test_files_in_another_format_are_refused(tmp_path):
+    path = tmp_path / "part.txt"
+    path.write_text("relevance,query\n2,7\n")
+    with pytest.raises(DataError, match=r"part\.txt is not in LETOR's format"):
+        list(letor.read_letor(path))
+
+
+@pytest.mark.parametrize("fold", [0, 6])
+def test_folds_that_cannot_be(fold):
+    with pytest.raises(ConfigError, match=rf"--fold must be .*{fold}"):
+        RankConfig(fold=fold)
 
 
 # -- runs ------------------------------------------------------------------------------------------
@@ -97,69 +107,56 @@ def test_options_that_cannot_be(option, value):
 def test_every_method_learns_an_easy_ranking(method, folder):
     if method == "lambdamart":
         pytest.importorskip("lightgbm", reason="needs LightGBM, of the extra 'experiments'")
-    line = ranking.run(config(folder, method=method, tau=(1.0,), epochs=20, batch=8, dropout=0.0))
-    test = letor.load_fold(1, folder)[2]
+    line = run(RankStudy(), config(folder, method=method, tau=(1.0,), steps=150, batch=8))
+    test = letor.load_fold(1, folder)["test"]
     random = ranking.measure(torch.zeros(test.mask.shape), test)
-    assert line["metrics"]["ndcg@10"] > random["ndcg@10"].mean() + 0.1
-    (written,) = record.read(folder / "results")
-    assert written == json.loads(json.dumps(line))
-    assert written["study"] == "rank"
-    assert written["data"] == "mq2008"
-    assert set(written["metrics"]) == {"ndcg@5", "ndcg@10", "mrr"}
-    low, high = written["intervals"]["ndcg@10"]
-    assert low <= written["metrics"]["ndcg@10"] <= high
+    assert line.metrics["ndcg@10"] > random["ndcg@10"].mean() + 0.1
+    assert record.read(folder / "results") == [line]
+    assert (line.study, line.data, line.sizes) == ("rank", "mq2008", {"fold": 1})
+    assert set(line.metrics) == {"ndcg@5", "ndcg@10", "mrr"}
+    low, high = line.intervals["ndcg@10"]
+    assert low <= line.metrics["ndcg@10"] <= high
+    assert line.intervals_over == "queries"
+    options = config(folder)
+    (again,) = evaluate(RankStudy(), options, folder / "run")
+    assert again.metrics == line.metrics
 
 
 def test_the_same_options_give_the_same_numbers(folder):
-    options = config(folder, method="ranknet_loss", tau=(1.0,), epochs=2)
-    first, second = ranking.run(options), ranking.run(options)
-    assert first["metrics"] == second["metrics"]
-    third = ranking.run(dataclasses.replace(options, seed=1))
-    assert first["trials"] != third["trials"]
+    options = {"method": "ranknet_loss", "tau": (1.0,), "steps": 12}
+    lines = [
+        run(RankStudy(), config(folder, seed=seed, run=folder / name, **options))
+        for name, seed in (("a", 0), ("b", 0), ("c", 1))
+    ]
+    assert lines[0].metrics == lines[1].metrics
+    assert lines[0].validation["loss"] != lines[2].validation["loss"]
+
+
+def test_an_epoch_sees_every_query_that_teaches_something(folder):
+    splits = letor.load_fold(1, folder)
+    task = ranking.RankTask(torch.nn.Identity(), RankConfig(), splits, 16)
+    steps = -(-len(task.usable) // 16)
+    seen = torch.cat([task.batch(step, slice(None))[3].sum(-1) for step in range(steps)])
+    expected = splits["train"].mask[task.usable].sum(-1)
+    assert torch.equal(seen.sort().values, expected.sort().values)
+    features, relevance, order, mask = task.batch(0, slice(None))
+    ordered = relevance.masked_fill(~mask, -1).gather(-1, order)
+    assert (ordered.diff(dim=-1) <= 0).all()
 
 
 def test_the_temperature_is_chosen_on_validation(folder):
-    line = ranking.run(config(folder, method="neural_ndcg", tau=(1e3, 1.0), epochs=3))
-    best = max(line["trials"], key=lambda trial: trial["ndcg@10"])
-    assert line["chosen"]["tau"] == best["tau"]
-    assert line["validation"]["ndcg@10"] == best["ndcg@10"]
+    line = run(RankStudy(), config(folder, tau=(1e3, 1.0), steps=20))
+    best = {t["tau"]: max(h["ndcg@10"] for h in t["history"]) for t in line.trials}
+    assert best[line.tau] == max(best.values()) == line.validation["ndcg@10"]
 
 
-# -- report ----------------------------------------------------------------------------------------
-
-
-def lines_of(method: str, values: list[float]) -> list[dict]:
-    return [
-        {
-            "study": "rank",
-            "method": method,
-            "fold": fold,
-            "metrics": {"ndcg@5": value, "ndcg@10": value + 0.1, "mrr": value + 0.2},
-        }
-        for fold, value in enumerate(values, start=1)
-    ]
-
-
-def test_table_has_mean_and_deviation_over_folds_the_best_first():
-    lines = lines_of("ranknet_loss", [0.1, 0.2, 0.3, 0.4, 0.5]) + lines_of("lambdamart", [0.4, 0.6])
-    head, _, first, second = ranking.table(lines).splitlines()
-    assert head == "| method | NDCG@5 | NDCG@10 | MRR |"
-    assert first.startswith("| `lambdamart` (2 of 5 folds) | 0.500 ± 0.141 |")
-    assert second == "| `ranknet_loss` | 0.300 ± 0.158 | 0.400 ± 0.158 | 0.500 ± 0.158 |"
-
-
-def test_the_page_shows_what_the_lines_say(tmp_path):
-    page = ROOT / "docs" / "losses.md"
-    copy = tmp_path / "losses.md"
-    copy.write_text(page.read_text())
-    ranking.update_page(copy, ROOT / "results")
-    assert page.read_text() == copy.read_text(), "run ranking.update_page on docs/losses.md"
+# -- the published lines ---------------------------------------------------------------------------
 
 
 def test_the_best_loss_keeps_up_with_lambdamart():
     """Of the published lines: mean NDCG@10 over the five folds, at most 0.01 below."""
-    lines = [line for line in record.read(ROOT / "results") if line.get("study") == "rank"]
-    folds = {(line["method"], line["fold"]): line["metrics"]["ndcg@10"] for line in lines}
+    lines = [line for line in record.read(ROOT / "results") if line.study == "rank"]
+    folds = {(line.method, line.sizes["fold"]): line.metrics["ndcg@10"] for line in lines}
     means = {m: sum(folds[m, fold] for fold in range(1, 6)) / 5 for m in ranking.METHODS}
     anchor = means.pop("lambdamart")
     assert max(means.values()) >= anchor - 0.01
@@ -167,6 +164,6 @@ def test_the_best_loss_keeps_up_with_lambdamart():
 
 @pytest.mark.skipif("NEURALSORT_DATA" not in os.environ, reason="NEURALSORT_DATA is not set")
 def test_the_real_folds_have_the_sizes_the_authors_give():
-    sizes = [tuple(map(len, letor.load_fold(fold))) for fold in range(1, 6)]
+    sizes = [tuple(map(len, letor.load_fold(fold).values())) for fold in range(1, 6)]
     assert sum(test for _, _, test in sizes) == 784
     assert all(train + validation + test == 784 for train, validation, test in sizes)

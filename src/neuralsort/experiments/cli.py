@@ -3,7 +3,9 @@
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,59 +13,56 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
-from . import sources
-from .checkpoint import CheckpointError
-from .knn import KNNConfig
-from .median import MedianConfig
-from .plan import ConfigError
-from .quickstart import quickstart
-from .ranking import RankingConfig
-from .ranking import run as run_ranking
-from .record import RecordError
-from .report import write_report
-from .reproduction import reproduce
-from .sorting import SortConfig
-from .studies import STUDIES
-from .study import evaluate, finished_line, run
-from .train import Diverged, Interrupted
+from neuralsort.runtime.files import Busy
+from neuralsort.runtime.process import restart_with_settings
 
-FAILURES = (ConfigError, sources.DataError, CheckpointError, RecordError, Diverged)
+from .data import downloads
+from .quickstart import quickstart
+from .record import Line, RecordError, RecordWarning
+from .reporting.report import write_report
+from .reproduction import Unfinished, reproduce
+from .studies import STUDIES
+from .studies.running import evaluate, finished, run
+from .studies.study import Study
+from .training.checkpoint import CheckpointError
+from .training.plan import ConfigError
+from .training.trainer import Diverged, Interrupted
+
+FAILURES = (
+    Busy,
+    CheckpointError,
+    ConfigError,
+    Diverged,
+    OSError,
+    RecordError,
+    Unfinished,
+    downloads.DataError,
+)
 """What people can do something about; the message says what."""
 
-Source = Literal["mnist", "fashion-mnist", "cifar10"]
+Downloaded = Literal["mnist", "fashion-mnist", "cifar10"]
 
 app = tyro.extras.SubcommandApp()
 train = tyro.extras.SubcommandApp()
-files = tyro.extras.SubcommandApp()
+data = tyro.extras.SubcommandApp()
 
 app.command(quickstart)
 app.command(train, name="train", help="Train on one study.")
 
 
-@train.command(name="sort")
-def train_sort(config: tyro.conf.OmitArgPrefixes[SortConfig]) -> None:
-    """Learn to sort images of large numbers from lists with their order."""
-    _tell(run(STUDIES["sort"].study, config))
+def _training(study: Study) -> Callable[..., None]:
+    """The command that trains on a study."""
+
+    def train_study(config: Any) -> None:
+        _tell(run(study, config))
+
+    train_study.__annotations__["config"] = tyro.conf.OmitArgPrefixes[study.config]
+    train_study.__doc__ = study.config.__doc__
+    return train_study
 
 
-@train.command(name="median")
-def train_median(config: tyro.conf.OmitArgPrefixes[MedianConfig]) -> None:
-    """Learn to predict the median of images of large numbers from lists with their median."""
-    _tell(run(STUDIES["median"].study, config))
-
-
-@train.command(name="knn")
-def train_knn(config: tyro.conf.OmitArgPrefixes[KNNConfig]) -> None:
-    """Learn an embedding of images in which the nearest neighbours have the same label."""
-    _tell(run(STUDIES["knn"].study, config))
-
-
-@train.command(name="rank")
-def train_rank(config: tyro.conf.OmitArgPrefixes[RankingConfig]) -> None:
-    """Learn to rank documents by relevance on one fold of MQ2008."""
-    line = run_ranking(config)
-    print(f"rank {line['method']}, {line['data']}, fold {line['fold']}:")
-    _tell_metrics(line)
+for _study in STUDIES.values():
+    train.command(name=_study.name)(_training(_study))
 
 
 @app.command(name="evaluate")
@@ -76,14 +75,20 @@ def evaluate_run(
     """Test a finished run again, also on lists of other lengths, and add lines to the results.
 
     Args:
-        run: Folder of the run.
+        run: Folder of the run, or a file of parameters that is kept with the results.
         n: Lengths of the test lists. None given: the length it was trained at.
         data_dir: Folder with the data; else NEURALSORT_DATA, else the user's cache.
         results: Folder of the result lines.
     """
-    study, config = STUDIES[finished_line(run)["study"]]
-    options = config(data_dir=data_dir, results=results)
-    for line in evaluate(study, options, run, lengths=n):
+    name = finished(run)[1].study
+    if name not in STUDIES:
+        raise ConfigError(
+            f"{run} is a run of the study {name!r}, which this version does not know. It knows "
+            f"{', '.join(STUDIES)}."
+        )
+    study = STUDIES[name]
+    config = study.config(data_dir=data_dir, results=results)
+    for line in evaluate(study, config, run, lengths=n):
         _tell(line)
 
 
@@ -101,77 +106,87 @@ def report(results: Path = Path("results"), out: Path = Path("report")) -> None:
     print(f"The report is in {write_report(results, out)}")
 
 
-app.command(files, name="data", help="Look after the data.")
+app.command(data, name="data", help="Look after the data.")
 
 
-@files.command(name="list")
+@data.command(name="list")
 def list_data() -> None:
-    """Name the sources of images and where their files would come from."""
+    """Name the sets of images and where their files would come from."""
     print("digits         1,797 images of 8 x 8, part of scikit-learn; nothing to download")
     print("mnist          70,000 images of 28 x 28, four files, 12 MB")
     print("fashion-mnist  70,000 images of 28 x 28, four files, 31 MB")
     print("cifar10        60,000 images of 32 x 32 in colour, one archive, 170 MB")
     folders = (
-        ", ".join(map(str, sources.data_directories(None))) or "none: NEURALSORT_DATA is not set"
+        ", ".join(map(str, downloads.data_directories(None))) or "none: NEURALSORT_DATA is not set"
     )
     print(f"Folders looked at first: {folders}")
 
 
-@files.command
-def fetch(source: tyro.conf.Positional[Source] = "mnist", data_dir: Path | None = None) -> None:
+@data.command
+def fetch(name: tyro.conf.Positional[Downloaded] = "mnist", data_dir: Path | None = None) -> None:
     """Download what is not there yet, and check it.
 
     Args:
-        source: What to fetch.
+        name: What to fetch.
         data_dir: Folder to look at first.
     """
-    for path in sources.find(source, data_dir).values():
+    for path in downloads.find(name, data_dir).values():
         print(f"good  {path}")
 
 
-@files.command
-def check(source: tyro.conf.Positional[Source] = "mnist", data_dir: Path | None = None) -> None:
+@data.command
+def check(name: tyro.conf.Positional[Downloaded] = "mnist", data_dir: Path | None = None) -> None:
     """Check the files that are there; download nothing.
 
     Args:
-        source: What to check.
+        name: What to check.
         data_dir: Folder to look at first.
     """
-    for path in sources.find(source, data_dir, download=False).values():
+    for path in downloads.find(name, data_dir, download=False).values():
         print(f"good  {path}")
 
 
-def _tell(line: dict[str, Any]) -> None:
+def _tell(line: Line) -> None:
     """Prints what a run came to; of several processes, the first does."""
     if os.environ.get("RANK", "0") != "0":
         return
-    size = STUDIES[line["study"]].config.sizes[0]
-    about = f"{line['data']}, {size} = {line[size]}, {line['recipe']}"
-    print(f"{line['study']} {line['method']}, {about}:")
-    _tell_metrics(line)
-    print(f"  {line['steps']} steps in {line['wall_seconds'] / 60:.1f} minutes")
-
-
-def _tell_metrics(line: dict[str, Any]) -> None:
-    for name, value in line["metrics"].items():
-        low, high = line["intervals"].get(name, (None, None))
+    size = STUDIES[line.study].config.sizes[0]
+    about = f"{line.data}, {size} = {line.sizes[size]}, {line.recipe}"
+    print(f"{line.study} {line.method}, {about}:")
+    for name, value in line.metrics.items():
+        low, high = line.intervals.get(name, (None, None))
         interval = "" if low is None else f"   95 % interval {low:.4g} to {high:.4g}"
         print(f"  {name:<20}{value:<10.4g}{interval}")
+    print(f"  {line.steps} steps in {line.wall_seconds / 60:.1f} minutes")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line.
 
+    Args:
+        arguments: What comes after `neuralsort`; not given: what was typed.
+
     Returns:
         The exit status: 0, 2 for options or data that cannot be, 130 after an interrupt.
     """
+    if arguments is None:
+        restart_with_settings()
     console = Console(stderr=True)
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        app.cli(prog="neuralsort", args=given)
-    except (*FAILURES, OSError) as error:
-        text = escape(str(error))
-        console.print(f"[bold red]Error:[/] {text}", highlight=False, soft_wrap=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", RecordWarning)
+            warnings.showwarning = partial(_warn, console, warnings.showwarning)
+            app.cli(prog="neuralsort", args=given)
+    except (*FAILURES, MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not _is_about_memory(error):
+            raise
+        memory = (
+            ""
+            if isinstance(error, FAILURES)
+            else (" There is not enough memory for this. Lower --n, --batch or --test-lists.")
+        )
+        _say(console, "Error:", f"{error}{memory}".strip())
         return 2
     except (Interrupted, KeyboardInterrupt) as stop:
         kept = ", with a checkpoint" if isinstance(stop, Interrupted) else ""
@@ -180,6 +195,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print(f"  {command}", highlight=False, soft_wrap=True)
         return 130
     return 0
+
+
+def _say(console: Console, kind: str, text: str) -> None:
+    console.print(f"[bold red]{kind}[/] {escape(text)}", highlight=False, soft_wrap=True)
+
+
+def _warn(
+    console: Console, usual: Callable[..., None], message: Any, category: type, *rest: Any
+) -> None:
+    """Says a warning of ours in a sentence, and leaves those of others as they are."""
+    if issubclass(category, RecordWarning):
+        _say(console, "Warning:", str(message))
+    else:
+        usual(message, category, *rest)
+
+
+def _is_about_memory(error: RuntimeError) -> bool:
+    return "allocate" in str(error)
 
 
 if __name__ == "__main__":

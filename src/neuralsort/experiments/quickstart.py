@@ -9,13 +9,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from .median import MedianConfig
-from .options import ListConfig
-from .report import write_report
-from .sorting import SortConfig
+from .record import Line
+from .reporting.report import write_report
+from .reporting.tables import name
 from .studies import STUDIES
-from .study import run
-from .tables import Line, name
+from .studies.lists import ListConfig
+from .studies.median import MedianConfig
+from .studies.running import run
+from .studies.sorting import SortConfig
 
 _STORY = (
     "A model looks at lists of five numbers, each an image of four handwritten digits, and learns "
@@ -55,7 +56,7 @@ def quickstart(out: Path = Path("report"), seed: int = 0) -> None:
     console.print(_STORY, highlight=False)
     for study, config in runs(seed):
         folder = checkpoints / config.folder(study).name
-        line = run(STUDIES[study].study, replace(config, run=folder, results=results))
+        line = run(STUDIES[study], replace(config, run=folder, results=results))
         lines[study].append(line)
     console.print(_sort_table(lines["sort"]))
     console.print(_MEDIANS, highlight=False)
@@ -69,9 +70,9 @@ def _sort_table(lines: list[Line]) -> Table:
     table = Table(title="Sorting five numbers: test lists that no model has seen")
     for heading in ("method", "lists right", "95 %", "places", "95 %"):
         table.add_column(heading, justify="left" if heading == "method" else "right")
-    for line in sorted(lines, key=lambda line: -line["metrics"]["exact_match"]):
+    for line in sorted(lines, key=lambda line: -line.metrics["exact_match"]):
         table.add_row(
-            name(line["method"]), *_number(line, "exact_match"), *_number(line, "element_wise")
+            name(line.method), *_number(line, "exact_match"), *_number(line, "element_wise")
         )
     return table
 
@@ -80,13 +81,13 @@ def _median_table(lines: list[Line]) -> Table:
     table = Table(title="Predicting the median of five numbers from 0 to 9999")
     for heading in ("method", "typical error", "R²", "95 %"):
         table.add_column(heading, justify="left" if heading == "method" else "right")
-    for line in sorted(lines, key=lambda line: line["metrics"]["mse"]):
-        typical = f"{line['metrics']['mse'] ** 0.5:.0f}"
-        table.add_row(name(line["method"]), typical, *_number(line, "r2"))
+    for line in sorted(lines, key=lambda line: line.metrics["mse"]):
+        typical = f"{line.metrics['mse'] ** 0.5:.0f}"
+        table.add_row(name(line.method), typical, *_number(line, "r2"))
     return table
 
 
 def _number(line: Line, metric: str) -> tuple[str, str]:
-    low, high = line["intervals"][metric]
+    low, high = line.intervals[metric]
     between = "–" if low >= 0 else " to "
-    return f"{line['metrics'][metric]:.3f}", f"{low:.2f}{between}{high:.2f}"
+    return f"{line.metrics[metric]:.3f}", f"{low:.2f}{between}{high:.2f}"

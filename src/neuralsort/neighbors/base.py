@@ -23,11 +23,11 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
+from neuralsort.runtime.progress import TrainingProgress
 from neuralsort.torch.nn import DifferentiableKNN
 
 from .embedding import ResidualMLP, available, embedded, embedded_features
 from .engines import KINDS, FaissEngine, chosen_kind
-from .progress import Progress
 from .saving import Saved
 from .search import Index
 from .training import OPTIMIZERS, Batch, Schedule, own_randomness, train
@@ -217,7 +217,9 @@ class DifferentiableKNeighbors(
             return self._score_of(self._answer(found, targets.numpy()), spare_targets.numpy())
 
         title = type(self).__name__
-        with Progress(title, self.epochs, unit="epochs", show=bool(self.verbose)) as progress:
+        with TrainingProgress(
+            title, self.epochs, unit="epochs", show=bool(self.verbose)
+        ) as progress:
             return train(
                 self.embedding_,
                 partial(self._loss, knn),
@@ -225,7 +227,7 @@ class DifferentiableKNeighbors(
                 targets.to(self.device),
                 schedule,
                 validate=validate if self.early_stopping else None,
-                report=progress.update,
+                report=progress.trained,
             )
 
     def _split(self, targets: np.ndarray, seed: int) -> Sequence[Any]:

@@ -14,8 +14,9 @@ from filelock import FileLock
 from safetensors import SafetensorError
 from torch import Tensor
 
+from neuralsort.runtime.files import replace
+
 from .engines import FaissEngine, has_faiss
-from .files import replace
 from .search import Index
 
 FORMAT = "neuralsort.neighbors/1"

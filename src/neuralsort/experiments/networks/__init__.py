@@ -1,0 +1,1 @@
+"""The networks of the studies, and the methods that order what they read."""

@@ -1,0 +1,129 @@
+"""Networks that read images of large numbers."""
+
+import torch
+from torch import Tensor, nn
+
+from ..data.augmentation import split_cells
+
+
+class PaperNetwork(nn.Module):
+    """The paper's network: two 5 x 5 convolutions, each with pooling, then a layer of 64 units.
+
+    Args:
+        height: Of the images.
+        width: Of the images, all digits together.
+        outputs: Numbers per image.
+    """
+
+    def __init__(self, height: int, width: int, outputs: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(1, 32, 5, padding=2),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 5, padding=2),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(64 * (height // 4) * (width // 4), 64),
+            nn.ReLU(),
+            nn.Linear(64, outputs),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """`(..., height, width) -> (..., outputs)`."""
+        flat = images.reshape(-1, 1, *images.shape[-2:])
+        return self.layers(flat).unflatten(0, images.shape[:-2])
+
+
+class CellReader(nn.Module):
+    """Reads every digit with the same small network, and says of what kind it is.
+
+    The softmax makes the reading of a digit nearly discrete: without it, noise from the leading
+    digit would drown the differences that the last ones make.
+
+    Args:
+        height: Of the images.
+        width: Of the images, all digits together.
+        places: Digits per image, side by side.
+        kinds: How many kinds of digit it can tell apart.
+    """
+
+    def __init__(self, height: int, width: int, places: int, *, kinds: int = 16) -> None:
+        super().__init__()
+        self.places, self.kinds = places, kinds
+        large = height >= 16  # digits of 8 x 8 have no pixel to spare, and less to tell apart
+        first, second, third = (32, 64, 96) if large else (16, 32, 64)
+        stride = 2 if large else 1
+        area = (height // stride // 4) * (width // places // stride // 4)
+        layers = nn.Sequential(
+            *_convolution(1, first, kernel=5, stride=stride),
+            *_convolution(first, second, kernel=3, stride=2),
+            *_convolution(second, third, kernel=3, stride=1),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(third * area, 128, bias=False),
+            nn.BatchNorm1d(128),
+            nn.ReLU(),
+            nn.Linear(128, kinds),
+        )
+        # Faster on CPUs; torch's stubs do not know this use of `to`.
+        self.layers = layers.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+
+    def forward(self, images: Tensor) -> Tensor:
+        """`(..., height, width) -> (..., l, kinds)`, non-negative and adding up to 1."""
+        cells = split_cells(images, self.places)  # (..., l, height, width / l)
+        return self.read(cells.flatten(0, -3)).unflatten(0, cells.shape[:-2])
+
+    def read(self, digits: Tensor) -> Tensor:
+        """`(N, height, width / l) -> (N, kinds)`. The kinds of single digits."""
+        flat = digits.unsqueeze(1).to(memory_format=torch.channels_last)
+        return self.layers(flat).softmax(-1)
+
+
+class PlaceSum(nn.Module):
+    r"""Adds up what the places of a number say.
+
+    $$o = \sum_p e^{3 g_p}\, W_p^\top k_p$$
+
+    where $k_p$ are the kinds of the digit in place p. Places differ by orders of magnitude, and the
+    exponential lets an optimiser with steps of fixed size get there.
+
+    Args:
+        places: Digits per number.
+        kinds: Kinds of digit.
+        outputs: Numbers per image.
+    """
+
+    def __init__(self, places: int, kinds: int, outputs: int) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.randn(places, kinds, outputs))
+        self.gains = nn.Parameter(torch.zeros(places, 1, 1))
+
+    def forward(self, kinds: Tensor) -> Tensor:
+        """`(..., l, kinds) -> (..., outputs)`."""
+        # Never in bfloat16, which cannot tell numbers of four digits apart.
+        with torch.autocast(kinds.device.type, enabled=False):
+            weights = self.weights * (3 * self.gains).exp()
+            return torch.einsum("...pk,pko->...o", kinds.to(weights.dtype), weights)
+
+
+class Gain(nn.Module):
+    """Multiplies by one learned number, so that values become scores of the right scale.
+
+    Args:
+        outputs: Numbers per image, as many as come in.
+    """
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.zeros(()))
+
+    def forward(self, values: Tensor) -> Tensor:
+        """`(..., outputs) -> (..., outputs)`."""
+        return values * (3 * self.gain).exp()
+
+
+def _convolution(inputs: int, outputs: int, *, kernel: int, stride: int) -> tuple[nn.Module, ...]:
+    convolution = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False)
+    return convolution, nn.BatchNorm2d(outputs), nn.ReLU()

@@ -1,0 +1,1 @@
+"""From lines of results to tables, figures and pages. Nothing here trains."""

@@ -1,0 +1,217 @@
+"""The report: static HTML and Markdown from lines of results. It never trains."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import jinja2
+
+from .. import record
+from ..record import Line
+from ..studies import STUDIES
+from ..training.plan import ConfigError
+from . import figures, tables
+from .summary import summary
+from .tables import Table
+
+INTRODUCTION = (
+    "An image shows a number of several handwritten digits. A model sees lists of such images, and "
+    "learns to put them in order, largest first. It is never told a number, only the right order "
+    "of training lists; in the second study, only their median. Sorting is a step function, which "
+    "has no useful gradient; NeuralSort replaces it by a smooth one, and the other methods are "
+    "what it is compared with.",
+    "In the third study a network embeds images so that the nearest neighbours of an image have "
+    "its label. Which images are the nearest is a sort as well. The fourth ranks documents.",
+    "Numbers are measured once, on a test set that is the same for every run and made of "
+    "images that no model has seen; whatever was chosen was chosen on a validation set. Every "
+    "interval is of 95 %, and says over what: over seeds it is Student's, from three seeds on; of "
+    "one seed it is over the test lists, or over those and the images they share, and over images "
+    "or queries it is Wilson's or the bootstrap's. Cells that nobody has run say so.",
+)
+
+RECIPES = (
+    "Our recipe (fast): one small network reads every digit, and a score is a sum over the places "
+    "of a number. Digits are moved, turned and scaled a little. AdamW, one cycle of the learning "
+    "rate, a moving average of the parameters. All methods share the reader, the loss and the "
+    "number of steps. For neighbours it is a residual network of nine layers.",
+    "The paper's recipe (paper): its networks, Adam at 1e-4, batches of 20, the temperature chosen "
+    "from its grid at full length.",
+    "The paper's network, tuned (tuned): the same network at a learning rate of 5e-3 and "
+    "temperatures of 1024 or 128, after Prillo and Eisenschlos (2020).",
+    "Runs are compared only with runs of the same recipe, the same number of steps and lists "
+    "drawn in the same way, so that each of these has tables of its own.",
+)
+
+SETS = {"mnist": "MNIST digits", "digits": "scikit-learn's 8 x 8 digits"}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture: where it is, and what it shows."""
+
+    link: str
+    text: str
+
+
+@dataclass
+class Section:
+    """A part of the report.
+
+    Attributes:
+        title: Heading.
+        texts: Paragraphs.
+        tables: To print.
+        figures: To show.
+    """
+
+    title: str
+    texts: Sequence[str] = ()
+    tables: list[Table] = field(default_factory=list)
+    figures: list[Figure] = field(default_factory=list)
+
+    @property
+    def anchor(self) -> str:
+        """What links point to, as pages of Markdown make it."""
+        return re.sub(r"[^\w\- ]", "", self.title.lower()).replace(" ", "-")
+
+
+def write_report(results: Path, out: Path) -> Path:
+    """Renders everything that the lines of a folder say.
+
+    Args:
+        results: Folder of `*.jsonl`.
+        out: Folder for `index.html`, `report.md` and `figures/`.
+
+    Returns:
+        The path of `index.html`.
+
+    Raises:
+        ConfigError: If there is nothing to show.
+    """
+    lines = tables.chosen(record.read(results, STUDIES))
+    if not lines:
+        raise ConfigError(f"There are no lines of results in {results}. Train something first.")
+    sections = [Section("Summary", tables=[summary(lines)]), Section("Recipes", RECIPES)]
+    lists = [line for line in lines if line.study in ("sort", "median")]
+    for data in sorted({line.data for line in lists}, reverse=True):
+        sections += _list_sections([line for line in lists if line.data == data], data, out)
+    images = [line for line in lines if line.study == "knn"]
+    if images:
+        sections.append(_neighbours_section(images, out))
+    ranked = tables.rank_table(lines)
+    if ranked.rows:
+        sections.append(Section("Rankings", tables=[ranked]))
+    sections.append(Section("Runs", tables=[tables.runs_table(lists + images)]))
+    sections = [one for one in sections if one.texts or one.tables or one.figures]
+    loader = jinja2.PackageLoader(__package__ or "", "templates")
+    for name, escape in (("report.md", False), ("index.html", True)):
+        templates = jinja2.Environment(
+            loader=loader, autoescape=escape, trim_blocks=True, undefined=jinja2.StrictUndefined
+        )
+        text = templates.get_template(f"{name}.jinja").render(
+            introduction=INTRODUCTION, sections=sections, missing=tables.MISSING
+        )
+        out.mkdir(parents=True, exist_ok=True)
+        (out / name).write_text(re.sub(r"\n{3,}", "\n\n", text.strip()) + "\n")
+    return out / "index.html"
+
+
+def _list_sections(lines: Sequence[Line], data: str, out: Path) -> list[Section]:
+    """One section of tables for every budget, and one of figures."""
+    title = SETS.get(data, data)
+    sections = []
+    for index, budget in enumerate(tables.budgets(lines)):
+        group = tables.within(lines, budget)
+        made = [
+            make(group, data, whole=index == 0)
+            for make in (tables.sort_table, tables.median_table, tables.difference_table)
+        ]
+        section = Section(f"{title}: {budget.title}", tables=[one for one in made if one.rows])
+        sections.append(section)
+    choices = tables.choices_table(lines, data)
+    sections.append(Section(f"{title}: temperatures", tables=[choices] if choices.rows else []))
+    sections.append(Section(f"{title}: figures", figures=_list_figures(lines, data, out)))
+    return sections
+
+
+def _list_figures(lines: Sequence[Line], data: str, out: Path) -> list[Figure]:
+    """Of every kind of run the longest."""
+    longest: dict[tuple, Line] = {}
+    for line in sorted(lines, key=lambda line: line.plan["steps"]):
+        if not tables.is_search(line):
+            sizes = (line.sizes["n"], line.sizes["places"], line.train_n)
+            longest[line.study, line.method, line.recipe, line.seed, sizes] = line
+    shown = list(longest.values())
+    folder = out / "figures"
+    drawn = [
+        (
+            figures.learning_curves(shown, "sort", folder / f"{data}-sort-learning.png"),
+            "Sorting: exact match on validation lists during training.",
+        ),
+        (
+            figures.learning_curves(shown, "median", folder / f"{data}-median-learning.png"),
+            "Medians: error on validation lists during training.",
+        ),
+        (
+            figures.gradient_variance(lines, folder / f"{data}-gradient-variance.png"),
+            "Log-variance of gradients during training, and where several temperatures were tried, "
+            "at the end against temperature; from the running moments of the optimiser, averaged "
+            "over parameters; after clipping, where the recipe clips.",
+        ),
+        (
+            figures.medians(shown, folder / f"{data}-medians.png"),
+            "True against predicted medians of 2,000 test lists.",
+        ),
+    ]
+    for line in shown:
+        run = (line.study, line.method, line.seed)
+        if run == ("sort", "neuralsort", 0) and line.extras["examples"]:
+            n, places = line.sizes["n"], line.sizes["places"]
+            sizes = f"n{n}-trained{line.train_n}-places{places}"
+            path = folder / f"{data}-examples-{sizes}-{line.recipe}.png"
+            caption = (
+                f"Test lists of {n} as they came, and in the order that Deterministic "
+                f"NeuralSort gives them ({line.recipe} recipe): green where the number is right."
+            )
+            drawn.append((figures.examples(line, path), caption))
+    return _linked(drawn, out)
+
+
+def _linked(drawn: Sequence[tuple[Path | None, str]], out: Path) -> list[Figure]:
+    return [
+        Figure(path.relative_to(out).as_posix(), text) for path, text in drawn if path is not None
+    ]
+
+
+def _neighbours_section(lines: Sequence[Line], out: Path) -> Section:
+    """Tables and figures of the study of nearest neighbours."""
+    made = [tables.knn_table(lines), tables.knn_by_k_table(lines)]
+    folder = out / "figures"
+    drawn: list[tuple[Path | None, str]] = []
+    for data in sorted({line.data for line in lines}):
+        mine = [line for line in lines if line.data == data]
+        curves = figures.learning_curves(mine, "knn", folder / f"{data}-knn-learning.png")
+        drawn.append((curves, f"{data}: accuracy on validation images during training."))
+        for line in mine:
+            if (line.method, line.seed, line.sizes["k"]) != ("neuralsort", 0, 9):
+                continue
+            about = f"{data}, Deterministic NeuralSort, {line.recipe} recipe"
+            end = f"{data}-{line.recipe}.png"
+            drawn += [
+                (
+                    figures.projection(line, folder / f"knn-projection-{end}"),
+                    f"{about}: the embedding of test images before and after training, in the "
+                    "plane by t-SNE.",
+                ),
+                (
+                    figures.neighbours(line, folder / f"knn-neighbours-{end}"),
+                    f"{about}: test images and their nearest training images, green where the "
+                    "label is the same. The last rows are of images that were classified wrongly.",
+                ),
+            ]
+    return Section(
+        "Nearest neighbours",
+        tables=[table for table in made if table.rows],
+        figures=_linked(drawn, out),
+    )

@@ -1,0 +1,182 @@
+"""What the studies of lists of large numbers share: options, networks, batches."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import nn
+
+from ..data.digits import Digits, load_digits
+from ..data.numbers import TEST_LISTS, VALIDATION_LISTS, Sequences
+from ..data.randomness import generator_for
+from ..networks.orderings import WITHOUT_TAU, Network
+from ..networks.readers import CellReader, PaperNetwork, PlaceSum
+from ..training.plan import ConfigError, Plan
+from .config import StudyConfig
+
+PAPER_TAUS = (1.0, 2.0, 4.0, 8.0, 16.0)
+"""The grid that the paper's temperature is chosen from."""
+
+FAST_TAU = 0.5
+
+
+@dataclass(frozen=True)
+class ListConfig(StudyConfig):
+    """Options of a run on lists of large numbers."""
+
+    data: Literal["digits", "mnist"] = "digits"
+    """Source of the digit images: scikit-learn's 8 x 8 ones, which need no download, or MNIST."""
+    method: str = "neuralsort"
+    """How lists are sorted."""
+    n: int = 5
+    """Numbers in a list."""
+    places: int = 4
+    """Decimal digits in a number, leading zeros included."""
+    test_lists: int = TEST_LISTS
+    """Lists in the test set."""
+    validation_lists: int = VALIDATION_LISTS
+    """Lists in the validation set."""
+    overlap: int | None = None
+    """Training lists made of the images of one, which share images. Not given: the recipe's."""
+
+    sizes: ClassVar[tuple[str, ...]] = ("n", "places", "validation_lists", "test_lists")
+    of_plan: ClassVar[tuple[str, ...]] = (*StudyConfig.of_plan, "overlap")
+    positive: ClassVar[tuple[str, ...]] = (*StudyConfig.positive, "overlap")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.places > 9:
+            raise ConfigError(f"--places must be at most 9, got {self.places}.")
+
+    def networks(self, digits: Digits) -> tuple[nn.Module, Network]:
+        """The recipe's networks: a reader of images, and what makes networks on its readings.
+
+        The paper's networks look at the image itself, each on its own. Ours share the reader.
+        """
+        height, width = digits.images.shape[1:]
+        whole = width * self.places
+        if self.recipe != "fast":
+            return nn.Identity(), partial(PaperNetwork, height, whole)
+        reader = CellReader(height, whole, self.places)
+        return reader, partial(PlaceSum, self.places, reader.kinds)
+
+    @property
+    def jittered_places(self) -> int:
+        """Digits per image that are moved about in training; 0 for none."""
+        return self.places if self.recipe == "fast" else 0
+
+
+class ListStudy:
+    """What the studies of lists of large numbers share."""
+
+    def taus(self, config: ListConfig) -> tuple[float, ...]:
+        """The temperatures that the recipe tries."""
+        taus = PAPER_TAUS if config.recipe == "paper" else (FAST_TAU,)
+        return taus[:1] if config.method in WITHOUT_TAU else taus
+
+    def memory(self, config: ListConfig, plan: Plan) -> int:
+        """Bytes of what a step keeps of its images, and of the indices of the test lists."""
+        side = 28 if config.data == "mnist" else 8
+        cells = plan.batch * config.n * config.places
+        step = 64 * 4 * side**2 * cells
+        matrices = 4 * 4 * plan.batch * plan.overlap * config.n**2
+        lists = max(config.test_lists, config.validation_lists)
+        return step + matrices + 4 * 8 * lists * config.n * config.places
+
+    def load(self, config: ListConfig) -> dict[str, Digits]:
+        """The digits of the three splits."""
+        return load_digits(config.data, config.data_dir)
+
+    def facts(self, config: ListConfig) -> dict[str, Any]:
+        """Network, augmentation, and the length in training, which may be tested at others."""
+        moved = {"jitter": {"pixels": 2.0, "radians": 0.2, "zoom": 0.1}}
+        return {
+            "train_n": config.n,
+            "network": "CellReader" if config.recipe == "fast" else "PaperNetwork",
+            "augmentation": moved if config.jittered_places else {},
+        }
+
+    def resized(self, config: ListConfig, model: Any, n: int) -> ListConfig:
+        """The same for lists of another length, where the method takes any."""
+        if n != config.n and not model.any_length:
+            raise ConfigError(
+                f"{config.method} was trained for lists of {config.n} and takes no others, got "
+                f"--n {n}. Train it at that length."
+            )
+        return replace(config, n=n)
+
+
+class SequenceTask(ABC):
+    """A task on sequences drawn anew at every step from the training digits.
+
+    Args:
+        model: `model(images, target)` is the loss, and `model(images, target, which)` that of
+            other lists of the same images.
+        config: Sizes and seed.
+        splits: The digits.
+        plan: Lists in the whole batch, and how many are made of the images of one.
+    """
+
+    def __init__(
+        self, model: nn.Module, config: ListConfig, splits: dict[str, Digits], plan: Plan
+    ) -> None:
+        self.model, self.config, self.plan = model, config, plan
+        self.digits = splits["train"]
+        self.validation = Sequences.fixed(
+            splits["validation"], "validation", config.validation_lists, config.n, config.places
+        )
+
+    def batch(self, step: int, part: slice) -> tuple[torch.Tensor, ...]:
+        """Images and target of a part of the batch of that step."""
+        config = self.config
+        generator = generator_for(config.seed, "batch", step)
+        drawn = Sequences.draw(self.digits, self.plan.batch, config.n, config.places, generator)
+        mine = drawn[part]
+        if self.plan.overlap == 1:
+            return mine.images(), self.target(mine)
+        generator = generator_for(config.seed, "overlap", step, part.start or 0)
+        which, mixed = mine.mixed(self.plan.overlap * len(mine), generator)
+        return mine.images(), self.target(mixed), which
+
+    @abstractmethod
+    def target(self, sequences: Sequences) -> torch.Tensor:
+        """What a model learns to say about the sequences."""
+
+    @abstractmethod
+    def validate(self, model: Any) -> dict[str, float]:
+        """Metrics on the validation set."""
+
+
+def in_lists(items: torch.Tensor, which: torch.Tensor | None) -> torch.Tensor:
+    """`(B, n, ...)`, or other lists of the same items, `(L, n, ...)`."""
+    return items if which is None else items.flatten(0, 1)[which]
+
+
+def readings(
+    model: Any, sequences: Sequences, lists: int = 50
+) -> Iterator[tuple[Sequences, torch.Tensor]]:
+    """So many lists at a time, with what the reader of a model makes of their images.
+
+    A reader of single digits reads each digit of the set once, however many numbers it stands in.
+    """
+    reader = model.reader
+    first, *rest = reader if isinstance(reader, nn.Sequential) else [reader]
+    known = None
+    if isinstance(first, CellReader):
+        like = next(model.parameters())
+        parts = sequences.digits.images.split(1_000)
+        known = torch.cat([first.read(part.to(like) / 255) for part in parts])
+    for chunk in sequences.chunks(lists):
+        if known is None:
+            yield chunk, reader(images_for(model, chunk))
+        else:
+            yield chunk, nn.Sequential(*rest)(known[chunk.index.to(known.device)])
+
+
+def images_for(model: nn.Module, sequences: Sequences) -> torch.Tensor:
+    """The images of sequences, where the model is and in its precision."""
+    like = next(model.parameters(), None)
+    return sequences.images() if like is None else sequences.images().to(like)

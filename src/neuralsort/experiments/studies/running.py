@@ -1,0 +1,312 @@
+"""A run of any study, from data to a line of results; and tests of runs that have finished."""
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from neuralsort.runtime import files, machine
+
+from .. import record
+from ..data import augmentation
+from ..data.randomness import seed_for
+from ..record import Line
+from ..training import checkpoint
+from ..training.plan import ConfigError, Plan
+from ..training.trainer import Diverged, State, Task, Trainer, differences, make_fabric
+from .config import StudyConfig
+from .study import Study
+
+MODEL = "model.safetensors"
+"""The best parameters of a finished run, with its line in the header."""
+
+PACKAGES = ("neuralsort", "torch", "numpy", "lightning-fabric", "scikit-learn", "scipy")
+
+
+def environment() -> dict[str, Any]:
+    """What a number depends on besides the options: versions, commit, machine; and the date."""
+    return {
+        "versions": machine.versions(PACKAGES),
+        "commit": machine.commit(),
+        "machine": machine.machine() | machine.arithmetic(),
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def run(study: Study, config: StudyConfig) -> Line:
+    """Trains at every temperature, tests the best on validation, and adds a line to the results.
+
+    Interrupted or killed, it goes on where it was when called again with the same options; a run
+    that has finished is not done again.
+
+    Returns:
+        The line.
+
+    Raises:
+        Busy: If another process is at work in the run's folder.
+        ConfigError: If there is not enough memory.
+    """
+    folder, path = config.folder(study.name), config.results / f"{study.name}.jsonl"
+    fabric = make_fabric(config.device, config.precision)
+    usual = study.plan(config)
+    plan, taus = config.adjusted(usual), config.tau or study.taus(config)
+    _check_memory(study.memory(config, plan))
+    torch.set_num_threads(plan.threads)
+    with files.alone_in(folder) if fabric.is_global_zero else nullcontext():
+        line = _finished(study, config, folder, plan, taus)
+        if line is None:
+            line = _run(study, config, folder, fabric, usual, plan, taus)
+        if fabric.is_global_zero:
+            record.append(path, line)  # if it has finished, it may have been killed before that
+        return line
+
+
+def _run(
+    study: Study,
+    config: StudyConfig,
+    folder: Path,
+    fabric: Fabric,
+    usual: Plan,
+    plan: Plan,
+    taus: Sequence[float],
+) -> Line:
+    now = environment()
+    splits = study.load(config)
+    trials, lost = [], {}
+    for tau in taus:
+        inside = folder / f"tau-{tau!r}" if len(taus) > 1 else folder
+        try:
+            trials.append(_train(study, config, splits, tau, plan, inside, fabric, now))
+        except Diverged as error:
+            lost[tau] = error
+    if not trials:
+        raise next(iter(lost.values()))
+    best = min(trials, key=lambda trial: trial.loss)
+    model = best.task.model
+    tested = study.test(config, model, splits)
+    start, *later = [one for trial in trials for one in trial.state.sittings] or [now]
+    lasting = [name for name in start if name != "date"]
+    changed = [{x: one[x] for x in lasting if one[x] != start[x]} for one in later]
+    line = Line(
+        study=study.name,
+        **config.identity,
+        tau=best.tau,
+        metrics=tested.metrics,
+        intervals=tested.intervals,
+        intervals_over=tested.over,
+        validation=best.state.best,
+        steps=best.state.step,
+        wall_seconds=round(sum(trial.state.seconds for trial in trials), 1),
+        config={
+            "plan": asdict(plan),
+            "steps_of_recipe": usual.steps,
+            "taus": list(taus),
+            "parameters": sum(one.numel() for one in model.parameters()),
+            "processes": fabric.world_size,
+        }
+        | study.facts(config),
+        trials=[{"tau": trial.tau, "history": trial.state.history} for trial in trials]
+        + [{"tau": tau, "history": [], "diverged": str(error)} for tau, error in lost.items()],
+        **start,
+        command=config.command(study.name),
+        digests={
+            "data": checkpoint.digest(_tensors(splits)),
+            "network": _architecture(model),
+            "augmentation": _hash(Path(augmentation.__file__).read_text()),
+        },
+        sittings=[one for one in changed if one],
+        extras=tested.extras,
+    )
+    line = Line.from_facts(json.loads(line.to_json()))  # as anybody will read it
+    if fabric.is_global_zero:
+        checkpoint.write(folder / MODEL, model.state_dict(), {"line": asdict(line)})
+    return line
+
+
+def evaluate(
+    study: Study, config: StudyConfig, path: Path, *, lengths: Sequence[int] = ()
+) -> Iterator[Line]:
+    """Tests a finished run again, on lists of its own length or of others; adds a line for each.
+
+    Commit, versions and machine of a line stay those of the training; where it was tested stands
+    beside them.
+
+    Args:
+        study: The study of the run.
+        config: Options; what makes the run this run is taken from its line.
+        path: Folder of the run, or the file of its best parameters.
+        lengths: Of the test lists; none given, that of the run.
+
+    Yields:
+        The lines.
+
+    Raises:
+        ConfigError: If the method of the run is tied to the length it was trained at.
+    """
+    tensors, line = finished(path)
+    try:
+        names = [name for name in config.identity if name != "sizes"]
+        config = replace(config, **line.sizes, **{name: getattr(line, name) for name in names})
+        torch.set_num_threads(line.plan.get("threads", 1))
+        splits = study.load(config)
+        plan = Plan(**line.plan)
+        model = study.task(config, splits, line.tau or 1.0, plan).model
+        model.load_state_dict(tensors)
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise checkpoint.CheckpointError(
+            f"{path} does not hold a finished run of this version: {error}. Train it again."
+        ) from None
+    where = environment()
+    for one in [study.resized(config, model, n) for n in lengths] or [config]:
+        tested = study.test(one, model, splits)
+        new = replace(
+            line,
+            **one.identity,
+            metrics=tested.metrics,
+            intervals=tested.intervals,
+            intervals_over=tested.over,
+            extras=tested.extras,
+            tested=where,
+        )
+        record.append(config.results / f"{study.name}.jsonl", new)
+        yield new
+
+
+@dataclass
+class Trial:
+    """A training at one temperature."""
+
+    tau: float
+    task: Task
+    state: State
+
+    @property
+    def loss(self) -> float:
+        """What the best temperature has least of."""
+        value = self.state.best[self.task.metric]
+        return -value if self.task.larger_is_better else value
+
+
+def _train(
+    study: Study,
+    config: StudyConfig,
+    splits: Any,
+    tau: float,
+    plan: Plan,
+    folder: Path,
+    fabric: Fabric,
+    now: dict[str, Any],
+) -> Trial:
+    torch.manual_seed(seed_for(config.seed, "parameters"))
+    task = study.task(config, splits, tau, plan)
+    if not any(True for _ in task.model.parameters()):  # nothing to train
+        start = time.monotonic()
+        best = task.validate(task.model)
+        seconds = time.monotonic() - start
+        return Trial(tau, task, State(best=best, seconds=seconds, sittings=[now]))
+    trainer = Trainer(
+        task,
+        plan,
+        seed=config.seed,
+        folder=folder,
+        fabric=fabric,
+        identity=config.identity | {"tau": tau},
+        checkpoint_seconds=config.checkpoint_seconds,
+        log_folder=folder / "tensorboard" if config.tensorboard else None,
+        sitting=now,
+    )
+    size = f"{config.shown}={getattr(config, config.shown)}"
+    return Trial(tau, task, trainer.run(f"{study.name} {config.method} {size} tau={tau:g}"))
+
+
+# -- finished runs ---------------------------------------------------------------------------------
+
+
+def finished(path: Path) -> tuple[dict[str, Tensor], Line]:
+    """The best parameters and the line of a run that has finished.
+
+    Args:
+        path: Folder of the run, or the file of its best parameters.
+
+    Raises:
+        CheckpointError: If it has not, or this is something else.
+    """
+    file = path if path.is_file() else path / MODEL
+    if not file.is_file():
+        raise checkpoint.CheckpointError(
+            f"{path} is not the folder of a finished run. Run `neuralsort train` to its end."
+        )
+    tensors, facts = checkpoint.read(file)
+    try:
+        return tensors, Line.from_facts(facts["line"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise checkpoint.CheckpointError(
+            f"{file} holds no finished run of this version ({error}). Run `neuralsort train` again."
+        ) from None
+
+
+def _finished(
+    study: Study, config: StudyConfig, folder: Path, plan: Plan, taus: Sequence[float]
+) -> Line | None:
+    """The line of the run that is asked for, if it has finished.
+
+    Where its file is damaged, the last checkpoint makes it again.
+
+    Raises:
+        CheckpointError: If another run has finished there.
+    """
+    try:
+        _, line = finished(folder)
+    except checkpoint.CheckpointError:
+        return None
+    asked = config.identity | {"study": study.name, "plan": asdict(plan), "taus": list(taus)}
+    found = {name: getattr(line, name) for name in (*config.identity, "study", "plan")}
+    found["taus"] = line.config["taus"]
+    if found != asked:
+        raise checkpoint.CheckpointError(
+            f"{folder} holds another run: {differences(found, asked)}. "
+            "Give another --run, or delete that folder."
+        )
+    return line
+
+
+# -- what a record says ----------------------------------------------------------------------------
+
+
+def _check_memory(needed: int) -> None:
+    there = machine.available_memory()
+    if there is not None and needed > there:
+        raise ConfigError(
+            f"This run needs at least {needed / 1e9:,.0f} GB of memory, and {there / 1e9:,.0f} GB "
+            "are free. Lower --n, --batch, --places, --test-lists or --validation-lists."
+        )
+
+
+def _tensors(splits: dict[str, Any]) -> dict[str, Tensor]:
+    """All tensors of the data, by split and name."""
+    return {
+        f"{split}.{one.name}": getattr(part, one.name)
+        for split, part in splits.items()
+        if is_dataclass(part)
+        for one in fields(part)
+        if isinstance(getattr(part, one.name), Tensor)
+    }
+
+
+def _architecture(model: nn.Module) -> str:
+    """A digest of layers and shapes, whatever the parameters are."""
+    shapes = [f"{name} {tuple(one.shape)}" for name, one in model.state_dict().items()]
+    return _hash("\n".join([repr(model), *shapes]))
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

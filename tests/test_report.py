@@ -1,0 +1,182 @@
+"""The report: cells, intervals, budgets and the summary, from lines alone."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("lightning_fabric", reason="needs the extra `experiments`")
+
+from neuralsort.experiments.record import Line
+from neuralsort.experiments.reporting import paper, report, summary, tables
+from neuralsort.experiments.studies.median import MedianConfig, MedianStudy
+from neuralsort.experiments.studies.running import run
+from neuralsort.experiments.studies.sorting import SortConfig, SortStudy
+from neuralsort.experiments.training.plan import ConfigError
+
+
+def small(kind, tmp_path, **options):
+    sizes = {"n": 3, "places": 2, "steps": 2, "batch": 4, "test_lists": 20, "validation_lists": 8}
+    return kind(**sizes | {"run": tmp_path / "run", "results": tmp_path / "results"} | options)
+
+
+def fake_line(method="neuralsort", n=5, exact=0.9, **options):
+    history = [{"step": 1, "seconds": 9.0, "loss": 1.0, "exact_match": exact, "log_variance": -3.0}]
+    line = {
+        "study": "sort",
+        "method": method,
+        "data": "mnist",
+        "sizes": {"n": n, "places": options.pop("places", 4)},
+        "recipe": "fast",
+        "seed": 0,
+        "tau": 0.5,
+        "metrics": {"exact_match": exact, "element_wise": 0.95, "squared_difference": 0.0123},
+        "intervals": {"exact_match": (exact - 0.01, exact + 0.01)},
+        "steps": 1,
+        "wall_seconds": 660.0,
+        "config": {"plan": {"steps": 1, "batch": 4}, "steps_of_recipe": 9, "train_n": n},
+        "trials": [{"tau": 0.5, "history": history}],
+        "machine": {"cores": 2, "processor": "abacus"},
+        "commit": "0123456789",
+        "extras": {"examples": []},
+    }
+    return Line(**line | options)
+
+
+def with_steps(line: Line, steps: int) -> Line:
+    plan = line.plan | {"steps": steps}
+    return replace(line, steps=steps, config=line.config | {"plan": plan})
+
+
+def test_table_has_ours_the_papers_and_what_is_missing():
+    table = tables.sort_table([fake_line()], "mnist")
+    rows = {row[0][0]: row[1:] for row in table.rows}
+    column = paper.SORT_LENGTHS.index(5)
+    cell = rows["Deterministic NeuralSort"][column]
+    interval = "1 seed, 95 % over lists: 0.890 to 0.910"
+    assert cell == ["0.900 (0.950)", interval, "11 min", "paper: 0.837 (0.927)"]
+    assert rows["Deterministic NeuralSort"][0] == ["missing", "paper: 0.930 (0.951)"]
+    assert rows["Vanilla"][column] == ["missing", "paper: 0.093 (0.603)"]
+
+
+def test_seeds_share_a_cell_and_the_last_line_of_a_run_counts():
+    lines = [fake_line(exact=0.1), fake_line(exact=0.8), fake_line(exact=0.9, seed=1)]
+    table = tables.sort_table(tables.chosen(lines), "mnist")
+    (row,) = [row for row in table.rows if row[0][0] == "Deterministic NeuralSort"]
+    assert row[2][:2] == ["0.850 (0.950)", "2 seeds, range: 0.800 to 0.900 (0.950 to 0.950)"]
+
+
+def test_three_seeds_have_students_interval():
+    values = [0.8, 0.82, 0.87]
+    lines = [fake_line(exact=exact, seed=seed) for seed, exact in enumerate(values)]
+    table = tables.sort_table(lines, "mnist")
+    (row,) = [row for row in table.rows if row[0][0] == "Deterministic NeuralSort"]
+    half = 4.302653 * np.std(values, ddof=1) / 3**0.5
+    low, high = np.mean(values) - half, np.mean(values) + half
+    expected = f"3 seeds, 95 %: {low:.3f} to {high:.3f} (0.950 to 0.950)"
+    assert row[2][:2] == ["0.830 (0.950)", expected]
+
+
+def test_runs_that_differ_in_any_option_are_different_runs():
+    one = fake_line()
+    plan = one.plan | {"batch": 5}
+    others = [
+        with_steps(one, 2),
+        replace(one, config=one.config | {"plan": plan}),
+        replace(one, sizes=one.sizes | {"test_lists": 7}),
+        replace(one, precision="64-true"),
+    ]
+    assert len(tables.chosen([one, *others])) == 5
+    again = replace(one, wall_seconds=1.0, commit="other", config=one.config | {"parameters": 7})
+    assert tables.chosen([one, again]) == [again]
+
+
+def test_runs_of_different_budgets_are_never_compared():
+    lines = [with_steps(fake_line(exact=0.9), 600), with_steps(fake_line("vanilla", exact=0.5), 20)]
+    assert [one.steps for one in tables.budgets(lines)] == [600, 20]
+    for budget, other in zip(tables.budgets(lines), ("0.500", "0.900"), strict=True):
+        table = tables.sort_table(tables.within(lines, budget), "mnist")
+        assert other not in str(table.rows)
+    search = replace(lines[0], config=lines[0].config | {"taus": [1.0, 2.0]})
+    assert tables.budgets([search]) == []
+    options = {"larger": True, "others": ("vanilla",)}
+    assert summary.compare(lines, "sort", "exact_match", **options) == []
+    equal = [lines[0], with_steps(lines[1], 600)]
+    (found,) = summary.compare(equal, "sort", "exact_match", **options)
+    assert found.is_better
+    assert found.chance is None
+
+
+def test_the_summary_tests_three_seeds():
+    lines = [fake_line(exact=0.90 + seed / 1e3, seed=seed) for seed in range(3)]
+    lines += [fake_line("vanilla", exact=0.5 + seed / 1e3, seed=seed) for seed in range(3)]
+    (found,) = summary.compare(lines, "sort", "exact_match", larger=True, others=("vanilla",))
+    assert found.chance < 1e-6
+    assert "0.901 against 0.501 (Vanilla) at n = 5" in found.text("{:.3f}")
+
+
+def test_rankings_have_an_interval_over_folds():
+    values = [0.1, 0.2, 0.3, 0.4, 0.5]
+    one = fake_line("ranknet_loss", study="rank")
+    lines = [
+        replace(one, sizes={"fold": fold}, metrics={"ndcg@5": x, "ndcg@10": x, "mrr": x})
+        for fold, x in enumerate(values, start=1)
+    ]
+    (row,) = tables.rank_table(lines).rows
+    half = 2.776445 * np.std(values, ddof=1) / 5**0.5
+    assert row[0] == ["ranknet_loss", "5 folds"]
+    assert row[1] == ["0.300", f"95 % over folds: {0.3 - half:.3f} to {0.3 + half:.3f}"]
+
+
+def test_numbers_of_other_sizes_have_rows_and_columns_of_their_own():
+    lines = [fake_line(), fake_line(exact=0.5, places=5), fake_line(exact=0.7, n=4)]
+    table = tables.sort_table(tables.chosen(lines), "mnist")
+    assert table.header == ["method", *(f"n = {n}" for n in (3, 4, 5, 7, 9, 15))]
+    rows = {tuple(row[0]): row for row in table.rows}
+    usual = rows[("Deterministic NeuralSort",)]
+    assert (usual[2][0], usual[2][-1]) == ("0.700 (0.950)", "paper: not given")
+    assert usual[3][0] == "0.900 (0.950)"
+    other = rows["Deterministic NeuralSort", "numbers of 5 digits"]
+    assert other[3][0] == "0.500 (0.950)"
+    assert other[1] == ["missing"]
+
+
+def test_runs_trained_at_the_length_come_first_and_others_say_so():
+    other = {"config": fake_line().config | {"train_n": 15}}
+    both = [fake_line(exact=0.8), fake_line(exact=0.9, **other)]
+    for lines, expected in ((both, "0.800 (0.950)"), (both[1:], "0.900 (0.950)")):
+        table = tables.sort_table(tables.chosen(lines), "mnist")
+        (row,) = [row for row in table.rows if row[0][0] == "Deterministic NeuralSort"]
+        assert row[2][0] == expected
+        assert ("trained at n = 15" in row[2]) == (len(lines) == 1)
+
+
+def test_limited_runs_say_so():
+    table = tables.runs_table([fake_line()])
+    assert "limited" in table.rows[0][table.header.index("steps")][0]
+
+
+def test_report_is_rendered_from_lines_alone(tmp_path):
+    results = tmp_path / "lines"
+    for study, kind, methods in (
+        (SortStudy(), SortConfig, ("neuralsort", "vanilla")),
+        (MedianStudy(), MedianConfig, ("neuralsort", "constant")),
+    ):
+        for method in methods:
+            folder = tmp_path / f"{study.name}-{method}"
+            run(study, small(kind, tmp_path, method=method, run=folder, results=results))
+    # Lines of other studies stand in the same folder, and have other keys.
+    (results / "others.jsonl").write_text('{"study": "gradients", "method": "rebar", "n": 5}\n')
+    page = report.write_report(results, tmp_path / "report")
+    text, markdown = page.read_text(), (page.parent / "report.md").read_text()
+    for name in ("Deterministic NeuralSort", "Vanilla", "Constant", "Summary", "Recipes"):
+        assert name in text
+        assert name in markdown
+    pictures = sorted(path.name for path in (page.parent / "figures").iterdir())
+    assert len(pictures) == 5
+    assert all(f"figures/{one}" in text and f"figures/{one}" in markdown for one in pictures)
+
+
+def test_report_without_lines_says_what_to_do(tmp_path):
+    with pytest.raises(ConfigError, match="no lines of results"):
+        report.write_report(tmp_path, tmp_path / "report")

@@ -1,0 +1,218 @@
+"""The queue of runs behind the report: which, in what order, and what may happen to it."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("lightning_fabric", reason="needs the extra `experiments`")
+
+from neuralsort.experiments import record, reproduction
+from neuralsort.experiments.networks.orderings import WITHOUT_TAU
+from neuralsort.experiments.reporting import paper
+from neuralsort.experiments.reproduction import Cell, Queue, cells, in_order, placed, run_cell
+from neuralsort.experiments.studies.running import MODEL, evaluate, finished
+from neuralsort.experiments.studies.sorting import SortConfig, SortStudy
+
+TINY = {"n": 3, "places": 2, "batch": 4, "test_lists": 20, "validation_lists": 8, "steps": 3}
+
+
+def tiny(folder: Path, *, method: str = "neuralsort", seed: int = 0) -> Cell:
+    """A run, and the short ones that choose its temperature."""
+    places = {"results": folder / "results", "method": method}
+    config = SortConfig(**TINY, **places, seed=seed, run=folder / f"{method}-{seed}")
+    short = replace(config, seed=0, steps=1, tau=(0.5, 2.0), run=folder / f"{method}-short")
+    return Cell("sort", config, Cell("sort", short))
+
+
+# -- which runs ------------------------------------------------------------------------------------
+
+
+def test_every_cell_of_the_papers_tables_is_there_three_times_with_equal_budgets():
+    queue = in_order(list(cells("mnist")))
+    assert len({cell.folder for cell in queue}) == len(queue)
+    long = [cell for cell in queue if cell.config.steps == 3_000]
+    found = {(c.study, c.config.method, c.config.n, c.config.seed) for c in long}
+    for study, lengths, methods in (
+        ("sort", paper.SORT_LENGTHS, paper.EXACT_MATCH),
+        ("median", paper.MEDIAN_LENGTHS, paper.MSE_TEN_THOUSANDS),
+    ):
+        for method in methods:
+            seeds = range(1 if method == "constant" else 3)
+            wanted = {(study, method, n, seed) for n in lengths for seed in seeds}
+            assert wanted <= found
+    assert {cell.config.overlap for cell in long} == {None}  # the recipe's, for every method
+
+
+def test_every_method_chooses_from_the_same_temperatures_in_runs_as_short():
+    queue = [cell for cell in cells("mnist") if cell.config.steps == 3_000]
+    choosers = [cell.chooser for cell in queue if cell.config.method not in WITHOUT_TAU]
+    assert {(one.config.tau, one.config.steps) for one in choosers} == {
+        ((0.125, 0.5, 2.0, 8.0), 300)
+    }
+    assert {one.config.seed for one in choosers} == {0}
+    assert all(cell.chooser is None for cell in queue if cell.config.method in WITHOUT_TAU)
+    places = {cell.folder: i for i, cell in enumerate(in_order(queue))}
+    for cell in queue:
+        if cell.chooser:
+            assert places[cell.chooser.folder] < places[cell.folder]
+
+
+def test_the_most_telling_runs_come_first():
+    first = [cell.config for cell in cells("mnist")][:15]
+    assert {config.method for config in first} == {"neuralsort"}
+    assert {(config.n, config.seed) for config in first} == {
+        (n, seed) for n in (3, 5, 7, 9, 15) for seed in range(3)
+    }
+
+
+def test_the_tuned_recipe_has_the_papers_network_and_every_method():
+    queue = list(cells("mnist", "tuned"))
+    assert {cell.config.method for cell in queue} == set(paper.EXACT_MATCH)
+    assert {cell.config.n for cell in queue} == set(paper.SORT_LENGTHS)
+    assert {cell.config.steps for cell in queue} == {10_000}
+    study = SortStudy()
+    for n, tau in ((3, 1024.0), (7, 1024.0), (9, 128.0), (15, 128.0)):
+        config = SortConfig(recipe="tuned", n=n)
+        assert study.taus(config) == (tau,)
+        assert (study.plan(config).lr, study.plan(config).batch) == (5e-3, 20)
+        assert study.facts(config)["network"] == "PaperNetwork"
+        assert config.jittered_places == 0
+
+
+def test_cells_travel(tmp_path):
+    cell = placed(next(cells("digits")), tmp_path, tmp_path, None, None)
+    assert pickle.loads(pickle.dumps(cell)) == cell
+
+
+def test_limits_keep_budgets_equal(tmp_path):
+    some = [placed(one, tmp_path, tmp_path, None, 50) for one in cells("mnist")]
+    lists = [cell.config for cell in some if cell.study == "sort" and not cell.config.tau]
+    assert {config.steps for config in lists} == {50}
+    assert {cell.chooser.config.steps for cell in some if cell.chooser} == {5}
+
+
+# -- doing them ------------------------------------------------------------------------------------
+
+
+def test_a_run_takes_the_temperature_that_short_runs_chose(tmp_path):
+    cell = tiny(tmp_path)
+    assert not cell.is_ready
+    chosen = run_cell(cell.chooser)
+    assert cell.is_ready
+    line = run_cell(cell)
+    assert line.tau == chosen.tau
+    assert line.config["taus"] == [chosen.tau]
+    (kept,) = (tmp_path / "results" / "weights").iterdir()
+    assert kept.stat().st_size < 2_000_000
+    (again,) = evaluate(SortStudy(), SortConfig(results=tmp_path / "again"), kept)
+    assert again.metrics == line.metrics
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_queue_does_every_run_once_and_goes_on(tmp_path, capfd, jobs):
+    queue = in_order([tiny(tmp_path, seed=seed) for seed in (0, 1)])
+    Queue(queue[:2], jobs).run()
+    Queue(queue, jobs).run()
+    said = capfd.readouterr().out
+    assert "3 runs to do, 0 done" not in said
+    assert "1 runs to do, 2 done before." in said
+    assert "done  neuralsort-1  (0 runs left, about 0 minutes)" in said
+    lines = record.read(tmp_path / "results")
+    assert [(line.seed, len(line.config["taus"])) for line in lines] == [(0, 2), (0, 1), (1, 1)]
+
+
+def test_side_by_side_gives_the_lines_of_one_after_the_other(tmp_path):
+    metrics = []
+    for jobs in (1, 2):
+        folder = tmp_path / str(jobs)
+        queue = in_order([tiny(folder, method=m) for m in ("neuralsort", "sinkhorn")])
+        Queue(queue, jobs).run()
+        lines = record.read(folder / "results")
+        metrics.append({(x.method, len(x.config["taus"])): (x.tau, x.metrics) for x in lines})
+    assert metrics[0] == metrics[1]
+    assert len(metrics[0]) == 4
+
+
+def test_a_run_that_fails_does_not_stop_the_others(tmp_path, capfd):
+    good, bad = tiny(tmp_path), tiny(tmp_path, method="sinkhorn")
+    bad.chooser.folder.mkdir(parents=True)
+    (bad.chooser.folder / "tau-0.5").write_text("a file in the way")
+    for jobs in (1, 2):
+        with pytest.raises(reproduction.Unfinished, match=r"2 runs did not finish: sinkhorn-short"):
+            Queue(in_order([bad, good]), jobs).run()
+        assert good.is_done
+    assert "failed  sinkhorn-short" in capfd.readouterr().out
+    assert "sinkhorn-short" in (bad.chooser.folder / "log.txt").read_text()
+
+
+SCRIPT = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+sys.path.insert(0, {root!r})
+
+if __name__ == "__main__":
+    from neuralsort.experiments.reproduction import Cell, Queue
+    from neuralsort.experiments.training.trainer import Interrupted
+    from tests.test_reproduction import tiny
+
+    folder = Path(sys.argv[1])
+    config = replace(tiny(folder).config, steps=120, tau=(1.0,), checkpoint_seconds=0.0)
+    cells = [Cell("sort", replace(config, seed=seed, run=folder / str(seed))) for seed in (0, 1)]
+    try:
+        Queue(cells, 2).run()
+    except Interrupted:
+        sys.exit(130)
+"""
+
+
+def start(folder: Path) -> subprocess.Popen:
+    folder.mkdir(parents=True, exist_ok=True)
+    script = folder / "two_runs.py"
+    script.write_text(SCRIPT.format(root=str(Path(__file__).parents[1])))
+    return subprocess.Popen([sys.executable, script, folder], start_new_session=True)
+
+
+def wait_for(path: Path) -> None:
+    for _ in range(1200):
+        if path.exists():
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{path} did not appear")
+
+
+def children(process: subprocess.Popen) -> list[int]:
+    """The workers, which run one function of ours each."""
+    listed = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+    found = []
+    for child in map(int, listed.split()):
+        if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text():
+            found.append(child)
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_a_worker_that_is_killed_is_started_again_and_a_queue_that_is_stopped_goes_on(tmp_path):
+    whole = start(tmp_path / "whole")
+    assert whole.wait() == 0
+    queue = start(tmp_path / "parts")
+    wait_for(tmp_path / "parts" / "1" / "checkpoint.safetensors")
+    os.kill(children(queue)[0], signal.SIGKILL)
+    time.sleep(1.0)
+    queue.send_signal(signal.SIGTERM)
+    assert queue.wait() in (0, 130)
+    assert start(tmp_path / "parts").wait() == 0
+    for seed in ("0", "1"):
+        a, b = (finished(tmp_path / name / seed) for name in ("whole", "parts"))
+        assert a[1].metrics == b[1].metrics
+        assert all((a[0][name] == b[0][name]).all() for name in a[0])
+        assert (tmp_path / "parts" / seed / MODEL).exists()
+    assert len(record.read(tmp_path / "parts" / "results")) == 2
