@@ -17,8 +17,8 @@ import jax.numpy as jnp  # noqa: E402
 
 import neuralsort.jax as ns  # noqa: E402
 
-lazy = importlib.import_module("neuralsort.jax.relaxations.lazy")
-blocks = importlib.import_module("neuralsort.jax.relaxations.blocks")
+scored = importlib.import_module("neuralsort.jax.relaxations.scored")
+blocks = importlib.import_module("neuralsort.jax.relaxations.engine.blocks")
 
 SCORES = np.random.default_rng(0).normal(size=(2, 40))
 VALUES = np.random.default_rng(1).normal(size=(2, 40, 3))
@@ -37,7 +37,7 @@ KERNELS = pytest.mark.parametrize("relax", [ns.neuralsort, soft], ids=["neuralso
 @pytest.fixture
 def in_blocks(monkeypatch):
     """No list is dense: all are in blocks of a few rows."""
-    monkeypatch.setattr(lazy, "LONGEST_DENSE", 0)
+    monkeypatch.setattr(scored, "LONGEST_DENSE", 0)
     monkeypatch.setattr(blocks, "MOST", 8)
 
 
@@ -79,7 +79,7 @@ def test_long_form_equals_the_dense_one(relax, in_blocks, x64, monkeypatch):
     _, every_item = jax.jit(lambda: ask(None))()
     skipped, windows = jax.jit(lambda: ask(14))()
     assert skipped.max() <= 1e-14
-    monkeypatch.setattr(lazy, "LONGEST_DENSE", 10**9)
+    monkeypatch.setattr(scored, "LONGEST_DENSE", 10**9)
     _, dense = jax.jit(lambda: ask(None))()
     for name, value in dense.items():
         assert_near(every_item[name], value, 4e-12, name)
@@ -98,7 +98,7 @@ def test_gradients_of_the_long_form_are_those_of_the_dense_one(relax, in_blocks,
         return jax.jit(jax.grad(loss, argnums=(0, 1)))(jnp.asarray(SCORES), 1e-3)
 
     ours = *gradients(None), *gradients(14)
-    monkeypatch.setattr(lazy, "LONGEST_DENSE", 10**9)
+    monkeypatch.setattr(scored, "LONGEST_DENSE", 10**9)
     for mine, wanted in zip(ours, gradients(None) * 2, strict=True):
         assert_near(mine, wanted, 1.6e-11, "gradient")
 

@@ -18,8 +18,8 @@ import jax.numpy as jnp  # noqa: E402
 
 import neuralsort.jax as ns  # noqa: E402
 
-lazy = importlib.import_module("neuralsort.jax.relaxations.lazy")
-blocks = importlib.import_module("neuralsort.jax.relaxations.blocks")
+scored = importlib.import_module("neuralsort.jax.relaxations.scored")
+blocks = importlib.import_module("neuralsort.jax.relaxations.engine.blocks")
 
 SCORES = jnp.asarray(np.random.default_rng(0).normal(size=(2, 40)), jnp.float32)
 VALUES = jnp.asarray(np.random.default_rng(1).normal(size=(2, 40, 3)), jnp.float32)
@@ -36,7 +36,7 @@ RELAX = pytest.mark.parametrize("relax", METHODS.values(), ids=METHODS)
 @pytest.fixture
 def form(request, monkeypatch):
     """Whether lists of every length are dense, or none: then in blocks of a few rows."""
-    monkeypatch.setattr(lazy, "LONGEST_DENSE", 10**9 if request.param == "dense" else 0)
+    monkeypatch.setattr(scored, "LONGEST_DENSE", 10**9 if request.param == "dense" else 0)
     monkeypatch.setattr(blocks, "MOST", 8)
     return request.param
 
@@ -63,7 +63,7 @@ def test_permutation_is_the_stable_descending_sort(dtype):
 def test_the_peak_of_every_row_is_the_sorted_item():
     scores = jnp.asarray(np.random.default_rng(0).normal(size=5000) + 1e4, jnp.float32)
     P = ns.neuralsort(scores, tau=1.0)
-    columns = P._kernel.columns(lazy.order(*P._lists()))
+    columns = P._kernel.columns(scored.order(*P._lists()))
     fall_of_rows = jax.jit(lambda start: P._kernel.fall(columns, start, 100))
     for start in (0, 1200, 4900):
         fall = np.asarray(fall_of_rows(jnp.asarray(start)))

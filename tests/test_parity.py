@@ -4,6 +4,7 @@ import inspect
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,24 @@ MISSING = {
     "lapsum": "its closed form needs float64, which JAX has only when asked",
 }
 """Names of neuralsort.torch that neuralsort.jax does without, and why."""
+
+ENGINE = "JAX forms its windows inside a loop over blocks of one size"
+FILES_OF_TORCH = {
+    "knn.py": "the layer for neighbours is a module of PyTorch",
+    "nn.py": "modules are PyTorch's",
+    "registry.py": "one table of methods serves all frameworks",
+    "relaxations/lapsum.py": MISSING["lapsum"],
+    "relaxations/neuralsort_matrix.py": "XLA fuses the operations of a dense matrix by itself",
+    "relaxations/engine/bands.py": ENGINE,
+    "relaxations/engine/between.py": "JAX sums falls outward in its dense form, and in its loop",
+    "relaxations/engine/chebyshev.py": ENGINE,
+    "relaxations/engine/differentiate.py": ENGINE,
+    "relaxations/engine/queries.py": ENGINE,
+    "relaxations/engine/recurrence.py": ENGINE,
+    "relaxations/engine/tiles.py": ENGINE,
+}
+FILES_OF_JAX = {"pytrees.py": "operators pass through JAX's transforms as trees"}
+"""Files that the other package does without, and why."""
 
 RANDOMNESS = {"generator", "key", "seed"}
 """What a source of randomness is called."""
@@ -145,3 +164,13 @@ def test_a_missing_framework_gives_one_sentence_with_the_install_command(room):
     assert out.count("\n") == 0
     assert out.startswith(f"neuralsort.{room} needs")
     assert f'pip install ".[{room}]"' in out
+
+
+def test_the_packages_have_the_same_files_but_for_those_with_a_reason():
+    torch_files, jax_files = (
+        {p.relative_to(root).as_posix() for root in [Path(package.__file__).parent]
+         for p in root.rglob("*.py")}
+        for package in (nt, nj)
+    )  # fmt: skip
+    assert torch_files - jax_files == set(FILES_OF_TORCH)
+    assert jax_files - torch_files == set(FILES_OF_JAX)

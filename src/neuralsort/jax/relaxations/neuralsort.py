@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ..permutation import RelaxedPermutation
-from .blocks import cut, per_item
-from .lazy import relaxed_by
+from .engine.blocks import cut, per_item
 from .ordering import Ordered, linked, tie_groups
+from .scored import relaxed_by
 
 # Scores farther apart than this many temperatures are as good as this far; times n it is a number.
 FAR = 1e30

@@ -1,15 +1,24 @@
-"""What relaxations of scores share: their checks, their order, and the hard permutation."""
+"""Relaxed permutations of scores: dense for short lists, matrix-free for long ones."""
 
-from typing import Protocol
+import functools
+from typing import Any, Protocol
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
+from ... import _options
 from .. import _checks
-from ..arrays import working
+from ..arrays import entries, inverse, matmul, take_rows, working
 from ..permutation import HardPermutation, RelaxedPermutation
 from ..pytrees import pytree
-from .ordering import descending
+from .engine.blocks import Kernel, Plan, Sweep, normalised, weighted_mean
+from .ordering import Ordered, descending, order
+
+# Lists up to this length are multiplied as a matrix.
+LONGEST_DENSE = 1024
+# Rows that are summed outwards from the diagonal together when a matrix is written.
+TILE = 32
 
 
 class Make(Protocol):
@@ -57,3 +66,287 @@ class ScorePermutation(RelaxedPermutation):
     def permutation(self) -> Array:
         """The stable descending sort of the scores, `(..., n)`."""
         return descending(self._scores, self._mask)[..., : self._rows]
+
+
+def relaxed_by(
+    name: str,
+    kernel: Kernel,
+    scores: Array,
+    tau: float | Array,
+    mask: Array | None,
+    bandwidth: int | None,
+) -> RelaxedPermutation:
+    """The relaxed permutation whose weights a kernel makes."""
+    _checks.static(bandwidth=bandwidth)
+    bandwidth = _options.bandwidth(bandwidth)
+
+    def make(scores: Array, tau: Array, mask: Array | None) -> RelaxedPermutation:
+        rows = scores.shape[-1]
+        return KernelPermutation(name, kernel, scores, tau, mask, rows, bandwidth)
+
+    return relaxed(name, make, scores, tau, mask)
+
+
+@pytree("_scores", "_tau", "_mask", static=("_name", "_kernel", "_rows", "_bandwidth"))
+class KernelPermutation(ScorePermutation):
+    """The relaxed permutation whose weights depend on sorted scores by a kernel."""
+
+    def __init__(
+        self,
+        name: str,
+        kernel: Kernel,
+        scores: Array,
+        tau: Array,
+        mask: Array | None,
+        rows: int,
+        bandwidth: int | None,
+    ) -> None:
+        super().__init__(scores, tau, mask, rows)
+        self._name, self._kernel, self._bandwidth = name, kernel, bandwidth
+
+    def _kind(self) -> str:
+        return f"{self._name}, {'matrix-free' if self._long() else 'dense'}"
+
+    def _long(self) -> bool:
+        return self.shape[-1] > LONGEST_DENSE
+
+    def _matrix(self) -> Array:
+        return _matrix(self._kernel, self._rows, *self._lists())
+
+    def is_unimodal(self) -> Array:
+        """True by the paper's theorem, for every list without a NaN."""
+        return ~jnp.isnan(order(*self._lists()).poison[..., 0])
+
+    def _top(self, k: int) -> RelaxedPermutation:
+        return KernelPermutation(self._name, self._kernel, *self._lists(), k, self._bandwidth)
+
+    def skipped_mass(self) -> Array:
+        if not self._long():
+            return super().skipped_mass()
+        return _skipped(self._kernel, self._rows, self._bandwidth, *self._lists())
+
+    # -- products, in sorted coordinates ---------------------------------------------------------
+
+    def _product(self, x: Array) -> Array:
+        return self._multiply(_product if self._long() else _dense_product, x)
+
+    def _sort(self, x: Array) -> Array:
+        return self._multiply(_sort if self._long() else _dense_sort, x[..., None])[..., 0]
+
+    def _transposed(self, y: Array) -> Array:
+        return self._multiply(_transposed if self._long() else _dense_transposed, y)
+
+    def _multiply(self, multiply: Any, x: Array) -> Array:
+        lists, extra = self._scores.shape[:-1], x.shape[:-2]
+        options = self._kernel, self._rows, self._bandwidth
+        if _single(lists) and not _single(extra):
+            # One P, many payloads: more columns of one payload.
+            folded = jnp.moveaxis(x, -2, 0).reshape(x.shape[-2], -1)
+            one = multiply(*options, *self._lists(), folded).reshape(-1, *extra, x.shape[-1])
+            one = jnp.moveaxis(one, 0, -2)
+            return jnp.broadcast_to(one, (*jnp.broadcast_shapes(extra, lists), *one.shape[-2:]))
+        return multiply(*options, *self._lists(), x)
+
+    def _rank(self) -> Array:
+        rank = _rank if self._long() else _dense_rank
+        return rank(self._kernel, self._bandwidth, *self._lists())
+
+    def _log_prob(self, perm: Array) -> Array:
+        log_prob = _log_prob if self._long() else _dense_log_prob
+        return log_prob(self._kernel, self._rows, self._bandwidth, *self._lists(), perm)
+
+    def _entropy(self) -> Array:
+        entropy = _entropy if self._long() else _dense_entropy
+        return entropy(self._kernel, self._rows, self._bandwidth, *self._lists())
+
+
+def _single(batch: tuple[int, ...]) -> bool:
+    """Whether a batch is known to hold one list; exported functions may not know its size yet."""
+    return all(isinstance(size, int) and size == 1 for size in batch)
+
+
+# -- short lists -----------------------------------------------------------------------------------
+
+
+def falls(kernel: Kernel, o: Ordered, rows: int) -> Array:
+    """Falls `(..., rows, n)` of all rows from their peaks, in sorted coordinates."""
+    n = o.values.shape[-1]
+    if not rows or not n:
+        return jnp.zeros((*o.values.shape[:-1], rows, n), o.values.dtype)
+    columns = kernel.columns(o)
+    if n <= TILE:
+        return kernel.fall(columns, jnp.zeros((), int), n)[..., :rows, :]
+    starts = jnp.arange(0, rows, TILE)
+    columns = Sweep(kernel, n, rows, TILE).fill(columns)
+    blocks = jax.vmap(lambda at: kernel.fall(columns, at, TILE))(starts)  # (blocks, ..., tile, w)
+    rows_of_all = jnp.moveaxis(blocks, 0, -3).reshape(*o.values.shape[:-1], -1, blocks.shape[-1])
+    return rows_of_all[..., :rows, :n]
+
+
+_jit = functools.partial(jax.jit, static_argnums=(0, 1, 2))
+
+
+def _short(kernel: Kernel, rows: int, *lists: Any) -> tuple[Ordered, Array]:
+    o = order(*lists)
+    return o, normalised(falls(kernel, o, rows)) * o.poison[..., None]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _matrix(kernel: Kernel, rows: int, *lists: Any) -> Array:
+    o, weights = _short(kernel, rows, *lists)
+    return jnp.take_along_axis(weights, inverse(o.perm)[..., None, :], -1)
+
+
+@_jit
+def _dense_product(kernel: Kernel, rows: int, _: Any, *args: Any) -> Array:
+    *lists, x = args
+    o, weights = _short(kernel, rows, *lists)
+    return matmul(weights, take_rows(x, o.perm))
+
+
+@_jit
+def _dense_sort(kernel: Kernel, rows: int, _: Any, *args: Any) -> Array:
+    *lists, x = args
+    o, weights = _short(kernel, rows, *lists)
+    x = take_rows(x, o.perm).mT  # (..., d, n)
+    return weighted_mean(weights[..., None, :, :], x, x[..., :rows]).mT
+
+
+@_jit
+def _dense_transposed(kernel: Kernel, rows: int, _: Any, *args: Any) -> Array:
+    *lists, y = args
+    o, weights = _short(kernel, rows, *lists)
+    return take_rows(matmul(weights.mT, y), inverse(o.perm))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _dense_rank(kernel: Kernel, _: Any, *lists: Any) -> Array:
+    n = lists[0].shape[-1]
+    o, weights = _short(kernel, n, *lists)
+    total, moment = _position_sums(weights, jnp.arange(n), jnp.arange(n))
+    ranks = jnp.arange(1, n + 1) + moment / total
+    return jnp.take_along_axis(ranks, inverse(o.perm), -1)
+
+
+@_jit
+def _dense_log_prob(kernel: Kernel, rows: int, _: Any, *args: Any) -> Array:
+    *lists, perm = args
+    o = order(*lists)
+    fall = falls(kernel, o, rows)
+    return _row_log_prob(fall, entries(inverse(o.perm)[..., None, :], perm)) * o.poison
+
+
+@_jit
+def _dense_entropy(kernel: Kernel, rows: int, _: Any, *lists: Any) -> Array:
+    o = order(*lists)
+    return _row_entropy(falls(kernel, o, rows)) * o.poison
+
+
+def _row_log_prob(fall: Array, place: Array) -> Array:
+    """Log-weight of the item at each row's place, `(..., rows)`."""
+    return -entries(fall, place) - jnp.log(jnp.exp(-fall).sum(-1))
+
+
+def _position_sums(weights: Array, rows: Array, columns: Array) -> Array:
+    """`(2, ..., n)`: column sums, and column sums of the distance from the item's own position."""
+    lever = (rows[:, None] - columns).astype(weights.dtype)
+    return jnp.stack([weights.sum(-2), (weights * lever).sum(-2)])
+
+
+def _row_entropy(fall: Array) -> Array:
+    weights = jnp.exp(-fall)
+    norm = weights.sum(-1)
+    return jnp.log(norm) + (weights * jnp.where(jnp.isinf(fall), 0.0, fall)).sum(-1) / norm
+
+
+# -- long lists ------------------------------------------------------------------------------------
+
+
+def _planned(kernel: Kernel, rows: int, bandwidth: int | None, batch: Any, lists: Any) -> Any:
+    """Lists in order, for a batch at least that large; their columns; and the plan."""
+    scores, tau, mask = lists
+    batch = jnp.broadcast_shapes(scores.shape[:-1], batch)
+    n = scores.shape[-1]
+    o = order(scores, tau, mask)
+    o = Ordered(*(jnp.broadcast_to(x, (*batch, x.shape[-1])) for x in o))
+    return o, kernel.columns(o), Plan.of(kernel, batch, n, rows, bandwidth)
+
+
+@_jit
+def _product(kernel: Kernel, rows: int, bandwidth: int | None, *args: Any) -> Array:
+    *lists, x = args
+    o, columns, plan = _planned(kernel, rows, bandwidth, x.shape[:-2], lists)
+
+    def each(fall: Array, _: Array, x: Array) -> Array:
+        weights = jnp.exp(-fall)
+        return matmul(x, weights.mT) / weights.sum(-1)[..., None, :]
+
+    x = take_rows(x, o.perm).mT  # (..., d, n)
+    out = plan.rows_of(each, columns, x)
+    return (out * o.poison[..., None]).mT
+
+
+@_jit
+def _sort(kernel: Kernel, rows: int, bandwidth: int | None, *args: Any) -> Array:
+    *lists, x = args
+    o, columns, plan = _planned(kernel, rows, bandwidth, x.shape[:-2], lists)
+
+    def each(fall: Array, _: Array, x: Array, own: Array) -> Array:
+        return weighted_mean(normalised(fall)[..., None, :, :], x, own)
+
+    x = take_rows(x, o.perm).mT  # (..., d, n)
+    return (plan.rows_of(each, columns, x, x[..., :rows]) * o.poison[..., None]).mT
+
+
+@_jit
+def _transposed(kernel: Kernel, rows: int, bandwidth: int | None, *args: Any) -> Array:
+    *lists, y = args
+    o, columns, plan = _planned(kernel, rows, bandwidth, y.shape[:-2], lists)
+
+    def each(fall: Array, index: Array, rows: Array, y: Array) -> Array:
+        return matmul(y, normalised(fall))
+
+    y = jnp.broadcast_to(y, (*o.tau.shape[:-1], *y.shape[-2:])).mT
+    out = plan.columns_of(each, columns, y)
+    return take_rows((out * o.poison[..., None]).mT, inverse(o.perm))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _rank(kernel: Kernel, bandwidth: int | None, *lists: Any) -> Array:
+    n = lists[0].shape[-1]
+    o, columns, plan = _planned(kernel, n, bandwidth, (), lists)
+
+    def each(fall: Array, index: Array, rows: Array, y: Array) -> Array:
+        return _position_sums(normalised(fall) * y[..., None], rows, index)
+
+    total, moment = plan.columns_of(each, columns, jnp.ones((n,), o.values.dtype))
+    ranks = (jnp.arange(1, n + 1) + moment / total) * o.poison
+    return jnp.take_along_axis(ranks, inverse(o.perm), -1)
+
+
+@_jit
+def _log_prob(kernel: Kernel, rows: int, bandwidth: int | None, *args: Any) -> Array:
+    *lists, perm = args
+    o, columns, plan = _planned(kernel, rows, bandwidth, perm.shape[:-1], lists)
+
+    def each(fall: Array, index: Array, place: Array) -> Array:
+        return _row_log_prob(fall, place - index[0])
+
+    place = entries(inverse(o.perm)[..., None, :], perm)
+    return plan.rows_of(each, columns, by_row=place, places=place) * o.poison
+
+
+@_jit
+def _entropy(kernel: Kernel, rows: int, bandwidth: int | None, *lists: Any) -> Array:
+    o, columns, plan = _planned(kernel, rows, bandwidth, (), lists)
+
+    def each(fall: Array, _: Array) -> Array:
+        return _row_entropy(fall)
+
+    return plan.rows_of(each, columns) * o.poison
+
+
+@_jit
+def _skipped(kernel: Kernel, rows: int, bandwidth: int | None, *lists: Any) -> Array:
+    o, columns, plan = _planned(kernel, rows, bandwidth, (), lists)
+    return plan.skipped(columns) * o.poison

@@ -20,11 +20,10 @@ from ..gradients import straight_through
 from ..noise import gumbel
 from ..permutation import HardPermutation, RelaxedPermutation
 from ..pytrees import pytree
-from .blocks import weighted_mean
-from .lazy import falls
+from .engine.blocks import weighted_mean
 from .neuralsort import NeuralSortKernel
 from .ordering import order
-from .scored import relaxed
+from .scored import falls, relaxed
 
 
 def sinkhorn(

@@ -10,9 +10,9 @@ from ... import _options
 from .. import _checks
 from ..gradients import straight_through
 from ..permutation import RelaxedPermutation
-from .blocks import cut
-from .lazy import relaxed_by
+from .engine.blocks import cut
 from .ordering import Ordered, share_ties, tie_groups
+from .scored import relaxed_by
 
 # Scores farther apart than this many units are as good as this far; its square is a number.
 FAR = 1e15

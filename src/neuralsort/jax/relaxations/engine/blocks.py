@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..arrays import matmul
+from ...arrays import matmul
 
 # Entries of the largest array that a block forms, and the most and fewest rows of one.
 ENTRIES = 1 << 22

@@ -1,0 +1,1 @@
+"""Products with relaxed permutations of long lists, without their matrix: windows inside a loop."""
