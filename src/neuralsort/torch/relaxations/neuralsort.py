@@ -154,18 +154,22 @@ class NeuralSortBands(Bands):
         ranks = 2 * (index - centre + 1).abs()
         row = torch.arange(size, dtype=gaps.dtype, device=gaps.device) - (size - 1) / 2
         own = slice(left, left + size)
-        if size == SMALLEST:  # neighbouring rows may differ without bound: float64, from the peak
-            slope = outward(gaps, centre).unsqueeze(1)  # (B, 1, W)
-            base = outward(gaps * ranks, centre).abs().neg().unsqueeze(1)
-            peak = base[..., own] + 2 * row * slope[..., own]  # (B, 1, S)
-            exponent = torch.addcmul(base - peak.mT, 2 * row.unsqueeze(-1), slope)
-            return Block(exponent.to(self.dtype).exp_(), None, left)
-        # What is behind a gap as wide as the threshold weighs nothing, whatever the row: products
-        # of such gaps with many ranks would round by more than their difference.
+        # Nothing passes a gap as wide as the threshold. It is left out of the sums, where it would
+        # take the digits of the narrow ones, and what is behind it is hidden.
         wide = gaps >= self.threshold
-        slope = outward(gaps.masked_fill(wide, 0.0), centre).unsqueeze(1)
-        base = outward((gaps * ranks).masked_fill(wide, HIDDEN), centre).abs().neg().unsqueeze(1)
-        peak = base[..., own] + 2 * row * slope[..., own]
+        narrow = gaps.masked_fill(wide, 0.0)
+        slope = outward(narrow, centre).unsqueeze(1)  # (B, 1, W)
+        apart = size == SMALLEST and bool(wide[:, left : left + size - 1].any())
+        falls = narrow * ranks
+        falls = falls if apart else falls.masked_fill(wide, HIDDEN)
+        base = outward(falls, centre).abs().neg().unsqueeze(1)
+        peak = base[..., own] + 2 * row * slope[..., own]  # (B, 1, S)
+        if size == SMALLEST:  # neighbouring rows may differ without bound: float64, from the peak
+            exponent = torch.addcmul(base - peak.mT, 2 * row.unsqueeze(-1), slope)
+            if apart:  # rows of one block on both sides of a wide gap
+                room = pad(wide[:, :-1].cumsum(1), (1, 0)).unsqueeze(1)
+                exponent.masked_fill_(room[..., own].mT != room, -torch.inf)
+            return Block(exponent.to(self.dtype).exp_(), None, left)
         node, interpolate = row, None
         if size > self.nodes:
             t, interpolate = chebyshev(row / row[-1], self.nodes)

@@ -19,6 +19,9 @@ from .engine.tiles import Tiles
 from .ordering import Ordered, share_ties, tie_groups
 from .scored import LazyKernel, relaxed
 
+# A distance whose square carries no weight: exp(-900) is 0 in float64.
+FAR = 30.0
+
 
 def softsort(
     scores: Tensor, *, tau: float | Tensor = 1.0, power: float = 1.0, mask: Tensor | None = None
@@ -225,7 +228,8 @@ class SoftSortBands(Bands):
         return tiles.inner[level] <= REACH / 2
 
     def block(self, gaps: Tensor, size: int, left: int) -> Block:
-        slope = outward(gaps, left + size // 2).unsqueeze(1)  # (B, 1, W)
+        # Wider gaps would take the digits of narrow ones in the sums.
+        slope = outward(gaps.clamp(max=FAR), left + size // 2).unsqueeze(1)  # (B, 1, W)
         row = slope[..., left : left + size]
         node, interpolate = row, None
         if size > self.nodes:
