@@ -169,6 +169,9 @@ def sinkhorn_sort(
     mask = _checks.mask(mask, scores)
     if not isinstance(tau, Tensor) and tau == 0:
         return HardPermutation(Ordered(scores, 1.0, mask).perm, scores.shape[-1], scores.dtype)
+    if torch.compiler.is_compiling():
+        order = scores.detach().argsort(dim=-1)
+        scores = _Kept.apply(scores, order, order.argsort(dim=-1))  # pyright: ignore
     return TransportPermutation("sinkhorn_sort", kernel, Ordered(scores, tau, mask), scores.dtype)
 
 
@@ -299,6 +302,31 @@ class TransportPermutation(_FromLogarithms, WrittenPermutation):
 
     def _log_matrix(self) -> Tensor:
         return self._kernel.log_matrix(self._ordered, working(self._dtype), self._rows)
+
+
+class _Kept(torch.autograd.Function):
+    """Scores whose gradient a compiler keeps: `apply(scores, order, inverse)` is `scores`.
+
+    The gradient of a sort is a scatter into zeros. When it is added to another gradient of the same
+    scores, as in `sinkhorn_sort(s).sort(s)`, the CPU code that torch's inductor makes (2.13) may
+    read the zeros before anything is scattered into them. A gather that undoes another stands
+    between the two, and changes nothing else.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(scores: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+        return scores.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[1:])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple:  # pyright: ignore
+        order, inverse = ctx.saved_tensors
+        return grad.gather(-1, order).gather(-1, inverse), None, None
 
 
 # -- the algorithm ---------------------------------------------------------------------------------
