@@ -138,7 +138,7 @@ class PlackettLuce(Distribution):
         """
         ranking, logits, _ = self._together(_checks.full_ranking(ranking, self.n), None)
         if self._validate_args:
-            self.check_ranking(ranking)
+            self._check_ranking(ranking)
         noise = exponential(ranking.shape, device=logits.device, generator=generator)
         rest = reversed_logcumsumexp(logits.gather(-1, ranking))
         exact = -torch.logcumsumexp(noise.log() - rest, -1).to(self.logits.dtype)
@@ -168,13 +168,11 @@ class PlackettLuce(Distribution):
         """
         ranking, logits, mask = self._together(value, mask)
         if self._validate_args:
-            self.check_ranking(value, mask)
+            self._check_ranking(value, mask)
         return log_density(logits, ranking, mask).to(self.logits.dtype)
 
-    def check_ranking(self, ranking: Tensor, mask: Tensor | None = None) -> None:
-        """Sees to it that the places that count list distinct items, which are there.
-
-        Values are read, but not on accelerators, nor where the function is compiled or mapped.
+    def _check_ranking(self, ranking: Tensor, mask: Tensor | None = None) -> None:
+        """Sees to it that the places that count list distinct items, which are there. Reads values.
 
         Raises:
             ValueError: If they do not.
