@@ -340,8 +340,8 @@ def ranking(value: Tensor, n: int) -> Tensor:
 
 
 def distinct_items(valid: Tensor, ranking: Tensor, n: int) -> None:
-    """Rankings in which no item repeats and none is absent. Reads values, where they may be."""
-    if readable(valid) and not bool(valid.all()):
+    """Rankings in which no item repeats and none is absent. Reads values."""
+    if not bool(valid.all()):
         raise ValueError(
             f"`ranking` must list distinct items, from 0 to {n - 1} and present under the mask, "
             f"got {ranking}. Items stand in the order of their places."

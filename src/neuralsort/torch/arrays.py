@@ -13,7 +13,7 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     """`torch.matmul` in the longer dtype of the two, which autocast does not shorten."""
     common = torch.promote_types(a.dtype, b.dtype)
     a, b = a.to(common), b.to(common)
-    if not torch.is_autocast_enabled(a.device.type):
+    if a.is_meta or not torch.is_autocast_enabled(a.device.type):
         return torch.matmul(a, b)
     with torch.autocast(a.device.type, enabled=False):
         return torch.matmul(a, b)

@@ -172,9 +172,7 @@ class PlackettLuce(Distribution):
         return log_density(logits, ranking, mask).to(self.logits.dtype)
 
     def _check_ranking(self, ranking: Tensor, mask: Tensor | None = None) -> None:
-        """Sees to it that the places that count list distinct items, which are there.
-
-        Values are read, but not on accelerators, nor where the function is compiled or mapped.
+        """Sees to it that the places that count list distinct items, which are there. Reads values.
 
         Raises:
             ValueError: If they do not.

@@ -264,5 +264,7 @@ def plackett_luce_nll(
     # The logits are not validated, and may be infinite; the ranking is, where it can be read: on
     # an accelerator that would stall every step of training.
     model = PlackettLuce(logits.to(working(logits.dtype)), validate_args=False)
-    model._check_ranking(ranking, mask)
+    ranking = _checks.ranking(ranking, logits.shape[-1])
+    if _checks.readable(ranking) and _checks.readable(logits.detach()):
+        model._check_ranking(ranking, mask)
     return reduced(-model.log_prob(ranking, mask=mask), reduction)

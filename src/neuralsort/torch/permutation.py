@@ -111,6 +111,7 @@ class RelaxedPermutation(_Operator, ABC):
         x = _checks.payload(x, self.shape[-1], "P @ x")
         if x.dim() == 1:
             return self.__matmul__(x.unsqueeze(-1)).squeeze(-1)
+        _checks.same_batch("P @ x", x.shape[:-2], self.shape)
         out = torch.promote_types(self.dtype, x.dtype)
         return self._product(x.to(working(out))).to(out)
 
@@ -392,6 +393,7 @@ class Transposed(_Operator):
         y = _checks.payload(x, self.shape[-1], "P.mT @ y")
         if y.dim() == 1:
             return self.__matmul__(y.unsqueeze(-1)).squeeze(-1)
+        _checks.same_batch("P.mT @ y", y.shape[:-2], self.shape)
         out = torch.promote_types(self._of.dtype, y.dtype)
         return self._of._transposed(y.to(working(out))).to(out)
 

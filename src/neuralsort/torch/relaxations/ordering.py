@@ -130,13 +130,18 @@ class Ordered:
         return self._sorted[inference]
 
     def _sort_now(self) -> tuple[Tensor, Tensor, Tensor]:
-        values, perm = torch.sort(self.scores, dim=-1, descending=True, stable=True)
+        compiling = torch.compiler.is_compiling()
+        scores = self.scores.detach() if compiling else self.scores
+        values, perm = torch.sort(scores, dim=-1, descending=True, stable=True)
         if values.requires_grad:  # infinite scores stay where they are, whatever the gradient
             values = torch.where(values.isinf(), values.detach(), values)
         absent = None
         if self.mask is not None:  # after the items at -inf
             absent, last = torch.sort(~self.mask.gather(-1, perm), dim=-1, stable=True)
             values, perm = values.gather(-1, last), perm.gather(-1, last)
+        if compiling:
+            values = _InOrder.apply(self.scores, perm, inverse(perm))  # pyright: ignore
+            values = torch.where(values.isinf(), values.detach(), values)
         fixed = values.detach().to(self.exact)
         above, below = fixed[..., :-1], fixed[..., 1:]
         gaps = torch.where(above == below, 0.0, above - below)  # equal infinities are a tie
@@ -160,8 +165,7 @@ class Ordered:
 
     def rank(self) -> Tensor:
         """The position of each item, `(..., n)`."""
-        index = torch.arange(self.n, device=self.perm.device).expand_as(self.perm)
-        return torch.empty_like(self.perm).scatter(-1, self.perm, index)
+        return inverse(self.perm)
 
     def scaled(self) -> Tensor:
         """Sorted scores in units, `(..., n)`: only for their gradient to the scores."""
@@ -202,6 +206,30 @@ class Ordered:
         return torch.where(self.open_gaps.isnan().any(-1, keepdim=True), torch.nan, 0.0)
 
 
+class _InOrder(torch.autograd.Function):
+    """Scores in an order, `apply(scores, perm, rank)`, for compiled graphs.
+
+    The gradient of a sort is a scatter into zeros. When it is added to another gradient of the same
+    scores, as in `P.sort(scores)`, the CPU code that torch's inductor makes (2.13) may read the
+    zeros before anything is scattered into them. A gather by rank is the same gradient.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(scores: Tensor, perm: Tensor, rank: Tensor) -> Tensor:
+        return scores.gather(-1, perm)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        ctx.save_for_backward(inputs[2])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore
+        (rank,) = ctx.saved_tensors
+        return grad.gather(-1, rank), None, None
+
+
 class _Linked(torch.autograd.Function):
     """Values over a scale that gets no gradient, but changes the one to the values."""
 
@@ -225,6 +253,12 @@ class _Linked(torch.autograd.Function):
     def jvp(ctx: Any, to_values: Tensor, _: Any) -> Tensor:  # pyright: ignore
         (scale,) = ctx.saved_tensors
         return to_values / scale
+
+
+def inverse(perm: Tensor) -> Tensor:
+    """The position of each item, `(..., n)`."""
+    index = torch.arange(perm.shape[-1], device=perm.device).expand_as(perm)
+    return torch.empty_like(perm).scatter(-1, perm, index)
 
 
 def tie_groups(gaps: Tensor) -> tuple[Tensor, Tensor]:
