@@ -622,8 +622,8 @@ def test_reinforce_is_tested_as_it_was_trained_with_hard_permutations(tmp_path):
 def test_a_temperature_that_diverges_loses_and_does_not_stop_the_others(tmp_path, monkeypatch):
     forward = sorting.SortModel.forward
 
-    def spoilt(self, images, order):
-        return forward(self, images, order) * (math.nan if self.ordering.tau == 1.0 else 1.0)
+    def spoilt(self, *batch):
+        return forward(self, *batch) * (math.nan if self.ordering.tau == 1.0 else 1.0)
 
     monkeypatch.setattr(sorting.SortModel, "forward", spoilt)
     line = run(SortStudy(), small(SortConfig, tmp_path, tau=(1.0, 2.0)))
