@@ -5,7 +5,6 @@ import gzip
 import math
 import os
 import struct
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -645,21 +644,3 @@ def test_learning_beats_chance_within_seconds(tmp_path):
     options = {"places": 1, "steps": 40, "batch": 32, "test_lists": 300, "lr": 1e-2}
     line = run(SortStudy(), small(SortConfig, tmp_path, **options))
     assert line.metrics["exact_match"] > 0.4
-
-
-def test_building_a_batch_is_a_small_part_of_a_step(digits):
-    """Measured without hurry: a share, not a time."""
-    config = SortConfig(n=5)
-    study = SortStudy()
-    plan = study.plan(config)
-    task = study.task(config, digits, 0.5, plan)
-    task.model(*task.batch(0, slice(None))).backward()
-    building, whole = [], []
-    for step in range(5):
-        start = time.perf_counter()
-        batch = task.batch(step, slice(None))
-        middle = time.perf_counter()
-        task.model(*batch).backward()
-        building.append(middle - start)
-        whole.append(time.perf_counter() - start)
-    assert min(building) < 0.05 * min(whole)
