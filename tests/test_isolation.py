@@ -19,6 +19,8 @@ import neuralsort.torch as ns
 from neuralsort.torch import metrics, registry
 from neuralsort.torch.knn import squared_distances
 
+from tests import requests
+
 ROUNDING = {torch.float64: 1e-11, torch.float32: 2e-5}
 """Over the largest magnitude of what is compared."""
 
@@ -105,15 +107,22 @@ def _with_tau(relax: Relax, lists: Lists, mask: bool = True) -> Any:
     return relax(lists.scores, tau=lists.tau, mask=lists.mask if mask else None)
 
 
-REQUESTS: dict[str, Callable[[Relax, Lists], Tensor]] = {
+def _asked_of(request_: Callable[[Any, Tensor], Tensor]) -> Callable[[Relax, Lists], Tensor]:
+    """A request of the common table. Without a mask: a weight of 0 has no finite logarithm."""
+    return lambda r, x: request_(
+        _with_tau(r, x, mask=False), torch.stack([x.payload, x.scores], dim=-1)
+    )
+
+
+WHOLE = {name: _asked_of(request_) for name, request_ in requests.REQUESTS.items()}
+PADDED: dict[str, Callable[[Relax, Lists], Tensor]] = {
     "sort of the scores": lambda r, x: _with_tau(r, x, mask=False).sort(x.scores),
-    "sort": lambda r, x: _with_tau(r, x).sort(x.payload),
-    "product": lambda r, x: _with_tau(r, x, mask=False) @ torch.stack([x.payload, x.scores], -1),
-    "transpose": lambda r, x: _with_tau(r, x).mT @ x.payload.unsqueeze(-1),
-    "rank": lambda r, x: _with_tau(r, x).rank(),
-    "top": lambda r, x: _with_tau(r, x).top(3).sort(x.payload),
-    "entropy": lambda r, x: _with_tau(r, x).entropy(),
-    "log_prob": lambda r, x: _with_tau(r, x).log_prob(_with_tau(r, x).permutation()),
+    "sort, padded": lambda r, x: _with_tau(r, x).sort(x.payload),
+    "transpose, padded": lambda r, x: _with_tau(r, x).mT @ x.payload.unsqueeze(-1),
+    "rank, padded": lambda r, x: _with_tau(r, x).rank(),
+    "top, padded": lambda r, x: _with_tau(r, x).top(3).sort(x.payload),
+    "entropy, padded": lambda r, x: _with_tau(r, x).entropy(),
+    "log_prob, padded": lambda r, x: _with_tau(r, x).log_prob(_with_tau(r, x).permutation()),
 }
 
 OPERATORS: dict[str, Callable[[Relax, Lists], Tensor]] = {
@@ -179,8 +188,9 @@ RELAXATIONS = {
 }
 RELAXATIONS["sinkhorn_sort"] = functools.partial(ns.sinkhorn_sort, iterations=3)
 VALUES = {name: m.function for name, m in registry.METHODS.items() if m.gives == "values"}
-EVERYTHING = REQUESTS | OPERATORS | LOSSES
-FEW = ("sort of the scores", "product", "rank", "log_prob")
+EVERYTHING = WHOLE | PADDED | OPERATORS | LOSSES
+LONG = (*requests.PLAIN, *PADDED, "soft_sort_by", "soft_quantile")
+FEW = ("sort of the scores", "matmul", "rank", "log_prob, padded")
 WRITTEN = {"sinkhorn_sort": 512, "odd_even_network": 40, "bitonic_network": 600}
 """Up to this many items where longer lists take the matrix, or a layer for every item."""
 
@@ -191,7 +201,7 @@ def asked(name: str, n: int) -> Iterable[str]:
         return ()
     if n in (512, 3000) or (name in WRITTEN and n > 40):
         return FEW
-    return EVERYTHING if n < 600 else (*REQUESTS, "soft_sort_by", "soft_quantile")
+    return EVERYTHING if n < 600 else LONG
 
 
 CASES = [
