@@ -18,7 +18,6 @@ from torch import Tensor
 import neuralsort.torch as ns
 from neuralsort.torch import metrics, registry
 from neuralsort.torch.knn import squared_distances
-
 from tests import requests
 
 ROUNDING = {torch.float64: 1e-11, torch.float32: 2e-5}

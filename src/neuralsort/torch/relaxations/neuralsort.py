@@ -17,7 +17,7 @@ from .neuralsort_matrix import neuralsort_matrix, untie
 from .ordering import Ordered, tie_groups
 from .scored import LazyKernel, relaxed
 
-# What a gap that nothing passes counts: no exponent makes up for it, and 1e9 of them can be squared.
+# What a gap that nothing passes counts: no exponent makes up for it, and its square is finite.
 HIDDEN = 1e20
 
 
@@ -160,8 +160,9 @@ class NeuralSortBands(Bands):
         wide = gaps >= HIDDEN if size == SMALLEST else None
         apart = wide is not None and bool(wide[:, left : left + size - 1].any())
         # A hidden gap that rows of one block lie on both sides of is left out of the sums, where it
-        # would take the digits of the narrow ones. Elsewhere it adds 2 m to the fall and, at Chebyshev
-        # nodes, at most (1 - c) 2 m to the slope's part, c > 1e-4: float32 tells the two apart.
+        # would take the digits of the narrow ones. Elsewhere it adds 2 m to the fall and, at
+        # Chebyshev nodes, at most (1 - c) 2 m to what the slope makes up for, with c > 1e-4: in
+        # float32 too the fall wins.
         narrow = gaps.masked_fill(wide, 0.0) if apart else gaps
         slope = outward(narrow, centre).unsqueeze(1)  # (B, 1, W)
         base = outward(narrow * ranks, centre).abs().neg().unsqueeze(1)

@@ -153,7 +153,7 @@ class Bands(ABC):
 
     @abstractmethod
     def seen(self) -> Tensor:
-        """The gaps as blocks are to see them, `(lists, n)`: gaps that nothing passes made harmless."""
+        """The gaps as blocks are to see them, `(lists, n)`: those that nothing passes, harmless."""
 
     @abstractmethod
     def block(self, gaps: Tensor, size: int, left: int) -> Block:
