@@ -124,6 +124,7 @@ class NeuralSortBands(Bands):
     power = 1.0
     ranked = True
     error = (neuralsort_error, REACH)
+    hiding = HIDDEN
 
     def __init__(
         self, gaps: Tensor, dtype: torch.dtype, rows: int | None = None, tempered: bool = False
@@ -157,20 +158,19 @@ class NeuralSortBands(Bands):
         ranks = 2 * (index - centre + 1).abs()
         row = torch.arange(size, dtype=gaps.dtype, device=gaps.device) - (size - 1) / 2
         own = slice(left, left + size)
-        wide = gaps >= HIDDEN if size == SMALLEST else None
-        apart = wide is not None and bool(wide[:, left : left + size - 1].any())
+        apart = size == SMALLEST and bool((gaps[:, left : left + size - 1] == HIDDEN).any())
         # A hidden gap that rows of one block lie on both sides of is left out of the sums, where it
         # would take the digits of the narrow ones. Elsewhere it adds 2 m to the fall and, at
         # Chebyshev nodes, at most (1 - c) 2 m to what the slope makes up for, with c > 1e-4: in
         # float32 too the fall wins.
-        narrow = gaps.masked_fill(wide, 0.0) if apart else gaps
+        narrow = gaps.masked_fill(gaps == HIDDEN, 0.0) if apart else gaps
         slope = outward(narrow, centre).unsqueeze(1)  # (B, 1, W)
         base = outward(narrow * ranks, centre).abs().neg().unsqueeze(1)
         peak = base[..., own] + 2 * row * slope[..., own]  # (B, 1, S)
         if size == SMALLEST:  # neighbouring rows may differ without bound: float64, from the peak
             exponent = torch.addcmul(base - peak.mT, 2 * row.unsqueeze(-1), slope)
             if apart:
-                room = pad(wide[:, :-1].cumsum(1), (1, 0)).unsqueeze(1)
+                room = pad((gaps == HIDDEN)[:, :-1].cumsum(1), (1, 0)).unsqueeze(1)
                 exponent.masked_fill_(room[..., own].mT != room, -torch.inf)
             return Block(exponent.to(self.dtype).exp_(), None, left)
         node, interpolate = row, None

@@ -219,6 +219,7 @@ class SoftSortBands(Bands):
     power = 2.0
     ranked = False
     error = (softsort_error, REACH / 4)
+    hiding = FAR
     row_channels = 1
 
     def seen(self) -> Tensor:

@@ -29,7 +29,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..ordering import WALL
 from .blocks import Block, LogitGradient
 from .chebyshev import fewest_nodes
 from .tiles import SMALLEST, Tiles
@@ -90,6 +89,7 @@ class Bands(ABC):
     power: ClassVar[float]  # log-weights shrink with the unit to this power
     ranked: ClassVar[bool]  # whether a gap counts by its distance in ranks
     error: ClassVar[tuple[Callable[[int, float], float], float]]  # of a column, and its argument
+    hiding: ClassVar[float]  # as what blocks see a gap that nothing passes
     row_channels = 0  # sums that a gradient needs from each row
     col_channels = 1  # and from each column
 
@@ -206,7 +206,7 @@ class Bands(ABC):
                 whole = x[:-1].transpose(0, 1).reshape(x.shape[1], self.lists, -1)
                 return whole[..., : self.n]
 
-            gap_tiles = by_tile(seen, WALL)
+            gap_tiles = by_tile(seen, self.hiding)
             row_tiles, col_tiles = by_tile(rows, 0.0), by_tile(cols, 0.0)
             row_sums = torch.zeros(outside + 1, rows_out, size, **kind)
             col_sums = torch.zeros(outside + 1, cols_out, size, **kind)
