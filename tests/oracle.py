@@ -115,6 +115,9 @@ SWAPS = {
     "logistic": lambda v: 1 / (1 + np.exp(-v)) if v > 0 else np.exp(v) / (1 + np.exp(v)),
     "cauchy": lambda v: np.arctan(v) / np.pi + 0.5,
     "reciprocal": lambda v: 0.5 * (v / (2 + abs(v)) + 1),
+    "optimal": lambda v: (
+        v + 0.5 if abs(v) <= 0.25 else (1 - 1 / (16 * v) if v > 0 else -1 / (16 * v))
+    ),
 }
 
 

@@ -85,6 +85,11 @@ FUNCTIONS: dict[str, dict[str, Callable[[Any, Any], Any]]] = {
         "bitonic": lambda ns, x: ns.sorting_network(
             x, tau=0.4, kind="bitonic", mask=of(ns, MASK)
         ).to_dense(),
+        "optimal": lambda ns, x: ns.sorting_network(x, tau=0.4, swap="optimal").to_dense(),
+        "error_free": lambda ns, x: ns.sorting_network(x, tau=0.4, swap="error_free").sort(x),
+        "error_free rank": lambda ns, x: ns.sorting_network(
+            x, tau=0.4, kind="bitonic", swap="error_free", mask=of(ns, MASK)
+        ).rank(),
         "fast_soft_sort": lambda ns, x: ns.fast_soft_sort(x, strength=2.0, descending=True),
         "entropic sort": lambda ns, x: ns.fast_soft_sort(x, strength=2.0, regularization="kl"),
         "fast_soft_rank": lambda ns, x: ns.fast_soft_rank(x, strength=0.4, dim=0),
