@@ -383,3 +383,22 @@ def sampled_costs(cost: Array, log_prob: Array) -> None:
             f"`score_function_loss(log_prob, cost)` expects two arrays of one shape (S, ...), got "
             f"{log_prob.shape} and {cost.shape}. Samples come first."
         )
+
+
+def subset(value: Array, shape: tuple[int, ...]) -> Array:
+    """A boolean mask of chosen items per list."""
+    if not _is(value, jnp.bool_):
+        raise TypeError(
+            f"`value` expects a boolean array, True for the items of the subset, got "
+            f"{_came(value)}. Convert it with value.astype(bool)."
+        )
+    try:
+        fits = value.ndim and jnp.broadcast_shapes(value.shape, shape)[-1] == value.shape[-1]
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"`value` expects one flag per item, a shape that broadcasts against {shape}, got "
+            f"{value.shape}. Give one subset per list."
+        )
+    return jnp.asarray(value)
