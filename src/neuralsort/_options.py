@@ -290,17 +290,6 @@ def reduction(value: str) -> str:
     return value
 
 
-def pull(value: float) -> float:
-    """How far implicit maximum likelihood pulls logits."""
-    value = _number("strength", value, "a number", "Pass a float such as 1.0.")
-    if not (value > 0 and math.isfinite(value)):
-        raise ValueError(
-            f"`strength` must be a positive number, got {value}. It is the length of a difference "
-            "quotient: smaller is less biased and noisier."
-        )
-    return value
-
-
 def same_subsets(n: int, k: int, other_n: int, other_k: int) -> None:
     """Two distributions over subsets of as many of as many items."""
     if (n, k) != (other_n, other_k):
@@ -319,13 +308,13 @@ def few_subsets(n: int, k: int, most: int) -> None:
         )
 
 
-def noise_scale(value: float) -> float:
-    """The standard deviation of noise that is added to scores."""
-    value = _number("sigma", value, "a number", "Pass a float such as 1.0.")
+def positive(name: str, value: float) -> float:
+    """A scale that something is divided by."""
+    value = _number(name, value, "a number", "Pass a float such as 1.0.")
     if not (value > 0 and math.isfinite(value)):
         raise ValueError(
-            f"`sigma` must be a positive number, got {value}. It is the standard deviation of the "
-            "noise; without noise a discrete function has no gradient."
+            f"`{name}` must be a positive number, got {value}. Smaller is sharper; 0 has no "
+            "gradient."
         )
     return value
 

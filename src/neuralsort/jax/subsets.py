@@ -187,7 +187,7 @@ class KSubset:
         """
         _checks.static(strength=strength)
         perturbed = self._perturbed(key, sample_shape)
-        chosen = _implicit_mle(self.k, _options.pull(strength), perturbed)
+        chosen = _implicit_mle(self.k, _options.positive("strength", strength), perturbed)
         return chosen.astype(self.logits.dtype)
 
     def _perturbed(self, key: Array, sample_shape: tuple[int, ...]) -> Array:

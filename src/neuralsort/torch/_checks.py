@@ -434,3 +434,14 @@ def size_of_subset(value: Tensor, k: int) -> None:
             f"`value` must have k = {k} items in every list, got {int(sizes[sizes != k][0])}. "
             "Other sizes have probability 0."
         )
+
+
+def list_of_numbers(name: str, value: Tensor) -> Tensor:
+    """Lists of real numbers of any dtype."""
+    value = per_item(name, value, value.shape if isinstance(value, Tensor) else torch.Size())
+    if value.dim() == 0:
+        raise ValueError(
+            f"`{name}` expects at least one dimension (..., n), got a 0-d tensor. "
+            "A list of one item has shape (1,)."
+        )
+    return value

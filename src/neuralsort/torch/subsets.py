@@ -233,7 +233,7 @@ class KSubset(Distribution):
         Returns:
             `sample_shape + batch_shape + (n,)`: k ones among zeros, in the dtype of the logits.
         """
-        strength = _options.pull(strength)
+        strength = _options.positive("strength", strength)
         perturbed = self._perturbed(sample_shape, generator)
         return _ImplicitMLE.apply(perturbed, self.k, strength).to(self.logits.dtype)  # pyright: ignore
 
