@@ -258,7 +258,7 @@ def test_error_free_networks_sort_exactly_at_every_temperature(kind, tau, n):
     scores = torch.randn(50, n).round(decimals=1).requires_grad_()  # with ties
     P = ns.sorting_network(scores, tau=tau, kind=kind, swap="error_free")
     assert torch.equal(P.sort(scores), scores.sort(-1, descending=True).values)
-    stable = scores.argsort(-1, descending=True, stable=True)
+    stable = scores.argsort(dim=-1, descending=True, stable=True)
     assert torch.equal(P.to_dense().argmax(-1), stable)
     assert torch.equal(P.permutation(), stable)
     assert torch.autograd.grad(P.sort(scores)[:, 0].sum(), scores)[0].isfinite().all()

@@ -25,6 +25,7 @@ from .operators import (
 )
 from .permutahedron import fast_soft_rank, fast_soft_sort
 from .permutation import RelaxedPermutation
+from .perturbations import fenchel_young_loss
 from .ranking_losses import (
     approx_ndcg,
     kendall_loss,
@@ -53,6 +54,7 @@ __all__ = [
     "approx_ndcg",
     "fast_soft_rank",
     "fast_soft_sort",
+    "fenchel_young_loss",
     "gumbel_sinkhorn",
     "kendall_loss",
     "knn_loss",

@@ -445,3 +445,25 @@ def list_of_numbers(name: str, value: Tensor) -> Tensor:
             "A list of one item has shape (1,)."
         )
     return value
+
+
+def per_sample(value: Tensor, shape: torch.Size) -> Tensor:
+    """Something for every sample and list."""
+    came = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+    if not isinstance(value, Tensor) or value.shape[: len(shape)] != shape:
+        raise ValueError(
+            f"`function` must give something for every sample and list, a shape that begins with "
+            f"{tuple(shape)}, got {came}. It takes scores (samples, ..., n)."
+        )
+    return value
+
+
+def same_shape(name: str, value: Tensor, shape: torch.Size) -> Tensor:
+    """An answer for every item of every sample and list."""
+    came = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+    if not isinstance(value, Tensor) or value.shape != shape:
+        raise ValueError(
+            f"`{name}` must answer with one number per item, shape {tuple(shape)}, got {came}. "
+            "A mask of the largest, or ranks that rise with the scores, are such answers."
+        )
+    return value

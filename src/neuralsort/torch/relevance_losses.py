@@ -67,7 +67,7 @@ def listnet_loss(
     wanted = wanted.masked_fill(~present, 0.0).masked_fill(~counted, -torch.inf).softmax(-1)
     logits = scores.to(dtype).masked_fill(~present, 0.0) / tau
     found = logits.masked_fill(~counted, -torch.inf).log_softmax(-1).masked_fill(~counted, 0.0)
-    cost = -torch.where(wanted > 0, wanted * found, 0.0).sum(-1)
+    cost = -torch.where(wanted != 0, wanted * found, 0.0).sum(-1)
     return reduced(torch.where(teaches, cost, 0.0), reduction)
 
 
@@ -85,8 +85,8 @@ def lambda_loss(
     $$\sum_{r_i > r_j} |\Delta\text{NDCG@}k_{ij}|\, \log_2\big(1 + e^{-(s_i - s_j)/\tau}\big)$$
 
     The weights come from the ranks under the present scores, and carry no gradient. Its hard
-    counterpart, to which it is an upper bound as `tau` tends to 0, is `1 - metrics.ndcg(scores,
-    relevance, k=k)`, pair by pair.
+    counterpart, of which it is an upper bound, is the weight of the pairs in the wrong order, which
+    is 0 where and only where `metrics.ndcg(scores, relevance, k=k)` is 1.
 
     Args:
         scores: `(..., n)`. Larger ranks first; tied scores rank in the order of their indices.
@@ -158,7 +158,8 @@ def smooth_ap_loss(
         reduction: `"mean"` or `"sum"` over lists, or `"none"`.
 
     Returns:
-        A scalar, or one loss per list for `"none"`. A list in which nothing is relevant has loss 0.
+        A scalar, or one loss per list for `"none"`. A list in which nothing is relevant, or
+        everything, has loss 0.
 
     Raises:
         TypeError: If `scores` is not floating point, or `mask` not boolean.
@@ -177,7 +178,8 @@ def smooth_ap_loss(
     above, relevant = _above(scores, relevance, tau, mask)
     ahead = torch.where(relevant.unsqueeze(-2), above, 0.0).sum(-1)
     precision = (1 + ahead) / (1 + above.sum(-1))
-    return reduced(_one_minus_mean(precision, relevant) + _unknown(relevance, mask), reduction)
+    loss = _one_minus_mean(precision, relevant, mask)
+    return reduced(loss + _unknown(relevance, mask), reduction)
 
 
 def recall_at_k_loss(
@@ -232,9 +234,7 @@ def recall_at_k_loss(
     above, relevant = _above(scores, relevance, tau, mask)
     rank = 1 + above.sum(-1, keepdim=True)
     found = ((ends + 0.5 - rank) / rank_tau).sigmoid().mean(-1)
-    loss = _one_minus_mean(found, relevant)
-    present = torch.ones_like(relevant) if mask is None else mask
-    loss = torch.where((relevant == present).all(-1), 0.0, loss)  # every order finds as many
+    loss = _one_minus_mean(found, relevant, mask)
     return reduced(loss + _unknown(relevance, mask), reduction)
 
 
@@ -254,11 +254,11 @@ def _above(
     return torch.where(other, above, 0.0), (relevance > 0) & present
 
 
-def _one_minus_mean(value: Tensor, relevant: Tensor) -> Tensor:
-    """One minus the mean over the relevant items, and 0 where there are none."""
-    count = relevant.sum(-1)
+def _one_minus_mean(value: Tensor, relevant: Tensor, mask: Tensor | None) -> Tensor:
+    """One minus the mean over the relevant items; 0 where none is relevant, or every one."""
     total = torch.where(relevant, 1 - value, 0.0).sum(-1)
-    return total / count.clamp(min=1)
+    all_relevant = relevant.all(-1) if mask is None else (relevant == mask).all(-1)
+    return torch.where(all_relevant, 0.0, total / relevant.sum(-1).clamp(min=1))
 
 
 def _pairs(x: Tensor) -> Tensor:

@@ -133,7 +133,7 @@ def average_precision(
     Time: O(n log n).
     """
     hits, poison = _hits("average_precision", scores, relevance, mask)
-    place = torch.arange(1, hits.shape[-1] + 1, device=hits.device)
+    place = torch.arange(1, hits.shape[-1] + 1, dtype=hits.dtype, device=hits.device)
     sizes = _sizes(k, hits)
     gained = _until(hits * hits.cumsum(-1) / place, sizes)
     value = gained / torch.minimum(hits.sum(-1, keepdim=True), sizes).clamp(min=1)
@@ -175,9 +175,9 @@ def reciprocal_rank(
     Time: O(n log n).
     """
     hits, poison = _hits("reciprocal_rank", scores, relevance, mask)
-    place = torch.arange(1, hits.shape[-1] + 1, device=hits.device)
+    place = torch.arange(1, hits.shape[-1] + 1, dtype=hits.dtype, device=hits.device)
     first = (hits.cumsum(-1) == 1) & (hits > 0)
-    value = _until(torch.where(first, 1 / place, 0.0).to(hits.dtype), _sizes(k, hits))
+    value = _until(torch.where(first, 1 / place, 0.0), _sizes(k, hits))
     return _reduced(value + poison, k, reduction)
 
 

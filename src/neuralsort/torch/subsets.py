@@ -146,10 +146,10 @@ class KSubset(Distribution):
         with torch.no_grad():
             weights = branches(self.logits)
             odds = log_odds(log_sums(weights, self.k), weights)
-            like = {"device": self.logits.device}
-            chance = torch.rand(shape, generator=generator, dtype=torch.float64, **like)
-            missing = torch.full((*shape[:-1], 1), self.k, **like)
-            chosen = torch.zeros(shape, dtype=torch.bool, **like)
+            device = self.logits.device
+            chance = torch.rand(shape, generator=generator, dtype=torch.float64, device=device)
+            missing = torch.full((*shape[:-1], 1), self.k, device=device)
+            chosen = torch.zeros(shape, dtype=torch.bool, device=device)
             for j in reversed(range(self.n)):
                 share = odds[j].expand(*shape[:-1], -1).gather(-1, missing).sigmoid()
                 taken = chance[..., j, None] < share
