@@ -133,7 +133,9 @@ def ranked(lines: Iterable[Line]) -> str:
             else "–"
             for metric in names
         ]
-        apart = [run.metrics["ndcg@10"] - anchor[run.sizes["fold"]].metrics["ndcg@10"] for run in runs]
+        apart = [
+            run.metrics["ndcg@10"] - anchor[run.sizes["fold"]].metrics["ndcg@10"] for run in runs
+        ]
         told.append("" if method == "lambdamart" else _with_interval(apart, "+"))
         rows.append((mean(run.metrics["ndcg@10"] for run in runs), (f"`{method}`", *told)))
     rows.sort(key=lambda row: -row[0])

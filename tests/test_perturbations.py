@@ -89,7 +89,10 @@ def test_the_baseline_takes_variance_away():
     for offset in (0.0, 1e6):
         generator = torch.Generator().manual_seed(0)
         value = ns.estimators.perturbed(
-            lambda s, offset=offset: top(2)(s).double() + offset, scores, generator=generator, **options
+            lambda s, offset=offset: top(2)(s).double() + offset,
+            scores,
+            generator=generator,
+            **options,
         )
         slopes.append(torch.autograd.grad(value @ WEIGHTS, scores)[0])
     assert_near(slopes[1], slopes[0], 1e-8)
