@@ -17,6 +17,7 @@ from .operators import Relaxation, TopK, soft_topk
 from .permutation import RelaxedPermutation
 from .ranking_losses import approx_ndcg, kendall_loss, neural_ndcg, ranknet_loss, spearman_loss
 from .relaxations import neuralsort
+from .temperature import Temperature
 
 __all__ = [
     "ApproxNDCG",
@@ -30,12 +31,13 @@ __all__ = [
     "RankNetLoss",
     "SoftTopK",
     "SpearmanLoss",
+    "Temperature",
     "TopKCrossEntropy",
 ]
 
 
 class _Module(torch.nn.Module):
-    """Keeps options as attributes, so that a temperature may be a parameter or a buffer."""
+    """Keeps options as attributes, so that a temperature may be a parameter, buffer or module."""
 
     def __init__(self, **options: object) -> None:
         super().__init__()
@@ -46,11 +48,14 @@ class _Module(torch.nn.Module):
         self._names = tuple(options)
 
     def _options(self) -> dict:
-        return {name: getattr(self, name) for name in self._names}
+        now = {name: getattr(self, name) for name in self._names}
+        return {name: x() if isinstance(x, Temperature) else x for name, x in now.items()}
 
     def extra_repr(self) -> str:
         """The options."""
-        shown = {name: getattr(x, "__name__", repr(x)) for name, x in self._options().items()}
+        kept = {name: getattr(self, name) for name in self._names}
+        kept = {name: x for name, x in kept.items() if not isinstance(x, torch.nn.Module)}
+        shown = {name: getattr(x, "__name__", repr(x)) for name, x in kept.items()}
         return ", ".join(f"{name}={text}" for name, text in shown.items())
 
 
