@@ -21,6 +21,7 @@ ENGINE = "JAX forms its windows inside a loop over blocks of one size"
 FILES_OF_TORCH = {
     "knn.py": "the layer for neighbours is a module of PyTorch",
     "nn.py": "modules are PyTorch's",
+    "temperature.py": "modules are PyTorch's",
     "registry.py": "one table of methods serves all frameworks",
     "relaxations/lapsum.py": MISSING["lapsum"],
     "relaxations/neuralsort_matrix.py": "XLA fuses the operations of a dense matrix by itself",

@@ -8,6 +8,7 @@ except ImportError as missing:
         'pip install ".[torch]"'
     ) from missing
 
+from .._blur import Blur
 from . import estimators as estimators
 from . import metrics as metrics
 from . import nn as nn
@@ -43,6 +44,7 @@ from .relaxations import (
 )
 
 __all__ = [
+    "Blur",
     "PlackettLuce",
     "RelaxedPermutation",
     "RelaxedPlackettLuce",

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from .. import _options as rules
+from .._blur import Blur
 from .knn import neighbour_labels, soft_neighbours
 from .losses import (
     knn_loss,
@@ -34,6 +35,10 @@ __all__ = [
     "Temperature",
     "TopKCrossEntropy",
 ]
+
+
+Tau = float | Tensor | Blur | Temperature
+"""A temperature, or the module that has it."""
 
 
 class _Module(torch.nn.Module):
@@ -67,7 +72,7 @@ class NeuralSort(_Module):
         tensor([1, 2, 0])
     """
 
-    def __init__(self, *, tau: float | Tensor = 1.0) -> None:
+    def __init__(self, *, tau: Tau = 1.0) -> None:
         super().__init__(tau=tau)
 
     def forward(self, scores: Tensor, *, mask: Tensor | None = None) -> RelaxedPermutation:
@@ -86,15 +91,15 @@ class SoftTopK(_Module):
         self,
         k: int,
         *,
-        tau: float | Tensor = 1.0,
+        tau: Tau = 1.0,
         dim: int = -1,
         largest: bool = True,
         relax: Relaxation = neuralsort,
     ) -> None:
         super().__init__(k=k, tau=tau, dim=dim, largest=largest, relax=relax)
 
-    def forward(self, x: Tensor) -> TopK:
-        return soft_topk(x, **self._options())
+    def forward(self, x: Tensor, *, mask: Tensor | None = None) -> TopK:
+        return soft_topk(x, mask=mask, **self._options())
 
 
 class DifferentiableKNN(_Module):
@@ -118,7 +123,7 @@ class DifferentiableKNN(_Module):
         self,
         k: int,
         *,
-        tau: float | Tensor = 1.0,
+        tau: Tau = 1.0,
         samples: int | None = None,
         relax: Relaxation = neuralsort,
     ) -> None:
@@ -213,7 +218,7 @@ class TopKCrossEntropy(_Module):
         self,
         k: int | Mapping[int, float],
         *,
-        tau: float | Tensor,
+        tau: Tau,
         relax: Relaxation = neuralsort,
         reduction: str = "mean",
     ) -> None:
@@ -234,7 +239,7 @@ class NeuralNDCG(_Module):
     def __init__(
         self,
         *,
-        tau: float | Tensor,
+        tau: Tau,
         k: int | None = None,
         iterations: int = 10,
         relax: Relaxation = neuralsort,
@@ -254,7 +259,7 @@ class ApproxNDCG(_Module):
         tensor(0.)
     """
 
-    def __init__(self, *, tau: float | Tensor, reduction: str = "mean") -> None:
+    def __init__(self, *, tau: Tau, reduction: str = "mean") -> None:
         super().__init__(tau=tau, reduction=reduction)
 
     def forward(self, scores: Tensor, relevance: Tensor, *, mask: Tensor | None = None) -> Tensor:
@@ -270,7 +275,7 @@ class SpearmanLoss(_Module):
     """
 
     def __init__(
-        self, *, tau: float | Tensor, relax: Relaxation = neuralsort, reduction: str = "mean"
+        self, *, tau: Tau, relax: Relaxation = neuralsort, reduction: str = "mean"
     ) -> None:
         super().__init__(tau=tau, relax=relax, reduction=reduction)
 
@@ -286,7 +291,7 @@ class KendallLoss(_Module):
         tensor(2.)
     """
 
-    def __init__(self, *, tau: float | Tensor, reduction: str = "mean") -> None:
+    def __init__(self, *, tau: Tau, reduction: str = "mean") -> None:
         super().__init__(tau=tau, reduction=reduction)
 
     def forward(self, x: Tensor, target: Tensor, *, mask: Tensor | None = None) -> Tensor:
@@ -301,7 +306,7 @@ class RankNetLoss(_Module):
         tensor(0.5845)
     """
 
-    def __init__(self, *, tau: float | Tensor = 1.0, reduction: str = "mean") -> None:
+    def __init__(self, *, tau: Tau = 1.0, reduction: str = "mean") -> None:
         super().__init__(tau=tau, reduction=reduction)
 
     def forward(self, scores: Tensor, relevance: Tensor, *, mask: Tensor | None = None) -> Tensor:

@@ -116,8 +116,7 @@ class ByGumbelSinkhorn(BySinkhorn):
 
     def averaged(self, value: Cost, items: Tensor) -> Tensor:
         logits = self.logits(items)
-        logits = logits.expand(SAMPLES, *logits.shape)
-        return value(ns.gumbel_sinkhorn(logits, tau=now(self.tau))).mean(0)
+        return value(ns.gumbel_sinkhorn(logits, tau=now(self.tau), samples=SAMPLES)).mean(0)
 
 
 class ByRows(Ordering):

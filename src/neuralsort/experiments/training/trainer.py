@@ -259,7 +259,8 @@ class Trainer:
             metrics = self.fabric.broadcast(self.task.validate(self.average))
         entry = {"step": self.state.step, "seconds": round(self.state.seconds, 1), "loss": loss}
         entry |= metrics | {"log_variance": self._log_variance()}
-        entry |= {"tau": one().item() for one in self.temperatures}
+        if self.temperatures:
+            entry["tau"] = self.temperatures[0]().item()
         self.state.history.append(entry)
         sign = 1 if self.task.larger_is_better else -1
         if (

@@ -18,9 +18,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ... import _options
+from ..._blur import Blur
 from .. import _checks
 from ..arrays import matmul, working
 from ..permutation import RelaxedPermutation
+from ..softness import looked_for, temperature
 from .layers import Layer, bitonic, mix, next_power, odd_even
 from .ordering import Ordered
 from .scored import Kernel, ScorePermutation, unrelaxed
@@ -48,7 +50,7 @@ ENDLESS, FAR = 1e290, 1e300
 def sorting_network(
     scores: Tensor,
     *,
-    tau: float | Tensor = 0.1,
+    tau: _checks.Tau = 0.1,
     kind: str = "odd_even",
     swap: str = "cauchy",
     mask: Tensor | None = None,
@@ -92,15 +94,21 @@ def sorting_network(
     matrix itself is n such columns. Memory: O(n) per layer and column.
     """
     scores = _checks.scores("sorting_network(scores)", scores)
-    tau = _checks.tau(tau, scores)
     _options.choice("kind", kind, KINDS)
     _options.choice("swap", swap, TAILS)
     mask = _checks.mask(mask, scores)
+    ranks = tau.ranks if isinstance(tau, Blur) else None
+    tau = temperature(tau, scores, mask, of_blur=lambda ranks: ranks / 8)
+
+    def at(tau: float | Tensor) -> RelaxedPermutation:
+        ordered = Ordered(scores, tau, mask)
+        return NetworkPermutation(Network(kind, SWAPS[swap], ordered), ordered, scores.dtype)
+
     if (hard := unrelaxed(scores, tau, mask)) is not None:
         return hard
-    ordered = Ordered(scores, tau, mask)
-    network = Network(kind, SWAPS[swap], ordered)
-    return NetworkPermutation(network, ordered, scores.dtype)
+    if ranks is None or not isinstance(tau, Tensor):
+        return at(tau)
+    return at(looked_for(ranks, tau, lambda tau: at(tau).entropy(), mask))
 
 
 class Network(Kernel):
@@ -199,7 +207,13 @@ class Network(Kernel):
         x = x / unit
         for layer, share in layers:
             x = mix(x, share, layer)
-        return x * unit
+        return self._alone(x * unit)
+
+    def _alone(self, x: Tensor) -> Tensor:
+        """Spoils what passes no layer, `(..., 1, d)`, where the temperature is none."""
+        if self.layers or not self.ordered.tempered:
+            return x
+        return x + self.ordered.poison().unsqueeze(-1).to(x.dtype)
 
     def matrix(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
         spare = self.width - ordered.n if ordered.mask is None else 0
@@ -234,7 +248,7 @@ class Network(Kernel):
             skip = spare if 2 * size == self.width else 0
             left, right = merge[..., skip:, :].split(size, -1)
             runs = torch.cat([matmul(left, upper[..., skip:]), matmul(right, lower)], -1)
-        return runs.squeeze(-3)
+        return self._alone(runs.squeeze(-3))
 
 
 @final
