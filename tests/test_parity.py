@@ -114,6 +114,7 @@ def test_arguments_of_methods_have_the_same_names_and_defaults(name):
 
 def test_tensorflow_has_the_plug_in_subset():
     assert set(ntf.__all__) == {
+        "Blur",
         "NeuralSort",
         "PlackettLuce",
         "neuralsort",

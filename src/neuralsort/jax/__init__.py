@@ -8,6 +8,7 @@ except ImportError as missing:
         'pip install ".[jax]"'
     ) from missing
 
+from .._blur import Blur
 from . import estimators as estimators
 from . import metrics as metrics
 from .distributions import PlackettLuce, RelaxedPlackettLuce, stochastic_neuralsort
@@ -41,6 +42,7 @@ from .relaxations import (
 )
 
 __all__ = [
+    "Blur",
     "PlackettLuce",
     "RelaxedPermutation",
     "RelaxedPlackettLuce",

@@ -56,13 +56,16 @@ def exact_expectation(cost: Cost, logits: Tensor, *, mask: Tensor | None = None)
     Time and memory: O(n n!) per list, and those of the cost.
     """
     model = PlackettLuce(logits.double(), validate_args=False)  # many small probabilities
+    mask = _checks.mask(mask, logits)
     rankings = model.enumerate_support()
-    probability = model.log_prob(rankings, mask=mask).exp()
+    counts = torch.ones(rankings.shape[:-1], dtype=torch.bool, device=logits.device)
     if mask is not None:  # every ranking of those present comes several times: one of them counts
-        present = torch.as_tensor(_checks.mask(mask, rankings))
-        once = absent_last(rankings, present)
-        counts = Permutation(model.n).check(rankings, present) & (rankings == once).all(-1)
-        rankings, probability = once, torch.where(counts, probability, 0.0)
+        present = mask.expand(rankings.shape)
+        counts = (rankings == absent_last(rankings, present)).all(-1)
+        counts = counts & Permutation(model.n).check(rankings, present)
+        some = torch.sort(~present, dim=-1, stable=True).indices
+        rankings = torch.where(counts.unsqueeze(-1), rankings, some)
+    probability = torch.where(counts, model.log_prob(rankings, mask=mask).exp(), 0.0)
     costs = _hard_costs(cost, rankings, logits)
     return (probability * costs).sum(0).to(costs.dtype)
 

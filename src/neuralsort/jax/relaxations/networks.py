@@ -26,9 +26,12 @@ import numpy as np
 from jax import Array, lax
 
 from ... import _options
+from ..._blur import Blur
+from .. import _checks
 from ..arrays import inverse, put, take_rows, working
 from ..permutation import HardPermutation, RelaxedPermutation
 from ..pytrees import pytree
+from ..softness import looked_for
 from .layers import Layers, bitonic, next_power, odd_even
 from .ordering import descending, order
 from .scored import ScorePermutation, relaxed
@@ -52,7 +55,7 @@ TAILS = {
 def sorting_network(
     scores: Array,
     *,
-    tau: float | Array = 0.1,
+    tau: _checks.Tau = 0.1,
     kind: str = "odd_even",
     swap: str = "cauchy",
     mask: Array | None = None,
@@ -98,13 +101,22 @@ def sorting_network(
     _options.choice("kind", kind, KINDS)
     _options.choice("swap", swap, TAILS)
 
+    ranks = tau.ranks if isinstance(tau, Blur) else None
+
     def make(scores: Array, tau: Array, mask: Array | None) -> RelaxedPermutation:
         n = scores.shape[-1]
         if not n:
             return HardPermutation(descending(scores, mask), n, scores.dtype)
-        return NetworkPermutation(Network(kind == "bitonic", swap), scores, tau, mask, n)
 
-    return relaxed("sorting_network", make, scores, tau, mask)
+        def at(scores: Array, tau: Array) -> RelaxedPermutation:
+            return NetworkPermutation(Network(kind == "bitonic", swap), scores, tau, mask, n)
+
+        if ranks is not None:
+            fixed = lax.stop_gradient(scores)
+            tau = looked_for(ranks, tau, lambda tau: at(fixed, tau).entropy(), mask)
+        return at(scores, tau)
+
+    return relaxed("sorting_network", make, scores, tau, mask, of_blur=lambda ranks: ranks / 8)
 
 
 # -- wires ----------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from .. import _checks
 from ..permutation import RelaxedPermutation
 from .engine.blocks import cut, per_item
 from .ordering import Ordered, linked, tie_groups
@@ -19,7 +20,7 @@ FAR = 1e30
 def neuralsort(
     scores: Array,
     *,
-    tau: float | Array = 1.0,
+    tau: _checks.Tau = 1.0,
     mask: Array | None = None,
     bandwidth: int | None = None,
 ) -> RelaxedPermutation:

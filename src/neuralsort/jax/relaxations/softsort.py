@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ... import _options
+from ..._blur import gaussian, laplace
 from .. import _checks
 from ..gradients import straight_through
 from ..permutation import RelaxedPermutation
@@ -21,7 +22,7 @@ FAR = 1e15
 def softsort(
     scores: Array,
     *,
-    tau: float | Array = 1.0,
+    tau: _checks.Tau = 1.0,
     power: float = 1.0,
     mask: Array | None = None,
     bandwidth: int | None = None,
@@ -62,8 +63,12 @@ def softsort(
     Memory: O(n^2) up to 1024 items, then O(n) for any data.
     """
     _checks.static(power=power)
-    kernel = SoftSortKernel(_options.power(power))
-    return relaxed_by("softsort", kernel, scores, tau, mask, bandwidth)
+    power = _options.power(power)
+    of_blur = laplace if power == 1 else gaussian
+    kernel = SoftSortKernel(power)
+    return relaxed_by(
+        "softsort", kernel, scores, tau, mask, bandwidth, of_blur=of_blur, power=power
+    )
 
 
 class Columns(NamedTuple):
