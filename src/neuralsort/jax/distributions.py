@@ -315,8 +315,8 @@ class RelaxedPlackettLuce:
     have no density in closed form, so there is no `log_prob`.
 
     Args:
-        tau: Temperature of the relaxation, a number or an array that broadcasts against `logits`
-            with a last dimension of 1.
+        tau: Temperature of the relaxation: a number, a `Blur`, or an array that broadcasts against
+            `logits` with a last dimension of 1.
         logits: `(..., n)`. Logs of the paper's scores, any real numbers.
         relax: The relaxation: `neuralsort`, `softsort`, or a `functools.partial` of one.
 

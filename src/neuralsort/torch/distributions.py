@@ -318,8 +318,8 @@ class RelaxedPlackettLuce(Distribution):
     have no density in closed form, so there is no `log_prob`.
 
     Args:
-        tau: Temperature of the relaxation, a number or a tensor that broadcasts against `logits`
-            with a last dimension of 1.
+        tau: Temperature of the relaxation: a number, a `Blur`, or a tensor that broadcasts against
+            `logits` with a last dimension of 1.
         logits: `(..., n)`. Logs of the paper's scores, any real numbers.
         validate_args: Whether to check the values of arguments, as in `torch.distributions`.
         relax: The relaxation: `neuralsort`, `softsort`, or a `functools.partial` of one.

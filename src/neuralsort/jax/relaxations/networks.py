@@ -73,8 +73,8 @@ def sorting_network(
 
     Args:
         scores: `(..., n)`. Values to sort; leading dimensions are batch, n is any number.
-        tau: Temperature, a number or an array that broadcasts against `scores` with a last
-            dimension of 1; it may have gradients. Its inverse is known as steepness; 0 is the
+        tau: Temperature: a number, a `Blur`, or an array that broadcasts against `scores` with a
+            last dimension of 1; it may have gradients. Its inverse is known as steepness; 0 is the
             hard permutation.
         kind: `"odd_even"`, n layers of neighbours, or `"bitonic"`, O(log^2 n) layers.
         swap: `"logistic"`, `"cauchy"` or `"reciprocal"`. With the last two, no sorted value falls

@@ -38,8 +38,8 @@ def softsort(
 
     Args:
         scores: `(..., n)`. Values to sort; leading dimensions are batch.
-        tau: Temperature, a number or a tensor that broadcasts against `scores` with a last
-            dimension of 1; it may require gradients. It has the unit of `scores` to the power
+        tau: Temperature: a number, a `Blur`, or a tensor that broadcasts against `scores` with a
+            last dimension of 1; it may require gradients. It has the unit of `scores` to the power
             `power`; 0 is the hard permutation.
         power: 1 for absolute distances, 2 for squared ones.
         mask: `(..., n)` boolean, True where the item exists. Absent items take no part; the last
