@@ -98,7 +98,7 @@ def test_a_negative_array_is_refused_in_jax_and_nan_where_it_is_traced(method):
     def asked(scores, tau):
         P = relax(scores, tau=tau)
         order = jnp.broadcast_to(jnp.arange(scores.shape[-1]), scores.shape)
-        return P.to_dense(), P.sort(scores), P.rank(), P.entropy(), P.log_prob(order), P @ scores[0]
+        return P.to_dense(), P.sort(scores), P.rank(), P.entropy(), P.log_prob(order)
 
     for n in (1, 8):
         scores = SCORES[:, :n]
