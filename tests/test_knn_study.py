@@ -22,7 +22,7 @@ from neuralsort.experiments.data.digits import SPLITS
 from neuralsort.experiments.data.images import Images, load_images
 from neuralsort.experiments.networks import embeddings
 from neuralsort.experiments.record import Line
-from neuralsort.experiments.reporting import figures, paper, report, tables
+from neuralsort.experiments.reporting import figures, knn_tables, paper, report, tables
 from neuralsort.experiments.reproduction import cells
 from neuralsort.experiments.studies import knn
 from neuralsort.experiments.studies.knn import KNNConfig, KNNStudy
@@ -460,11 +460,11 @@ def test_the_table_takes_the_k_that_validation_likes():
     slower = line(9, 0.97, 0.5, lr=1e-5)
     lines = tables.chosen([line(9, 0.99, 0.98), line(3, 0.98, 0.99), slower])
     assert len(lines) == 3
-    table = tables.knn_table(lines)
+    table = knn_tables.knn_table(lines)
     row = next(row for row in table.rows if row[0][0] == "Deterministic NeuralSort")
     assert row[1][0] == "98.00 %"
     assert "5 of 9 steps" in row[1]
-    by_k, *others = tables.knn_by_k_table(lines).rows
+    by_k, *others = knn_tables.knn_by_k_table(lines).rows
     assert all(row[1][0] == tables.MISSING and "paper" in row[1][1] for row in others)
     assert [cell[0] for cell in by_k[1:]] == ["98.00 %", "99.00 %", "98.00 %", "98.00 %"]
     assert "trained with k = 9" in by_k[1]

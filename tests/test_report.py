@@ -9,6 +9,8 @@ pytest.importorskip("lightning_fabric", reason="needs the extra `experiments`")
 
 from neuralsort.experiments.record import Line
 from neuralsort.experiments.reporting import paper, report, summary, tables
+from neuralsort.experiments.reporting.budgets import budgets, within
+from neuralsort.experiments.reporting.list_tables import SORT, list_table
 from neuralsort.experiments.studies.median import MedianConfig, MedianStudy
 from neuralsort.experiments.studies.running import run
 from neuralsort.experiments.studies.sorting import SortConfig, SortStudy
@@ -49,7 +51,7 @@ def with_steps(line: Line, steps: int) -> Line:
 
 
 def test_table_has_ours_the_papers_and_what_is_missing():
-    table = tables.sort_table([fake_line()], "mnist")
+    table = list_table(SORT, [fake_line()], "mnist")
     rows = {row[0][0]: row[1:] for row in table.rows}
     column = paper.SORT_LENGTHS.index(5)
     cell = rows["Deterministic NeuralSort"][column]
@@ -61,7 +63,7 @@ def test_table_has_ours_the_papers_and_what_is_missing():
 
 def test_seeds_share_a_cell_and_the_last_line_of_a_run_counts():
     lines = [fake_line(exact=0.1), fake_line(exact=0.8), fake_line(exact=0.9, seed=1)]
-    table = tables.sort_table(tables.chosen(lines), "mnist")
+    table = list_table(SORT, tables.chosen(lines), "mnist")
     (row,) = [row for row in table.rows if row[0][0] == "Deterministic NeuralSort"]
     assert row[2][:2] == ["0.850 (0.950)", "2 seeds, range: 0.800 to 0.900 (0.950 to 0.950)"]
 
@@ -69,7 +71,7 @@ def test_seeds_share_a_cell_and_the_last_line_of_a_run_counts():
 def test_three_seeds_have_students_interval():
     values = [0.8, 0.82, 0.87]
     lines = [fake_line(exact=exact, seed=seed) for seed, exact in enumerate(values)]
-    table = tables.sort_table(lines, "mnist")
+    table = list_table(SORT, lines, "mnist")
     (row,) = [row for row in table.rows if row[0][0] == "Deterministic NeuralSort"]
     half = 4.302653 * np.std(values, ddof=1) / 3**0.5
     low, high = np.mean(values) - half, np.mean(values) + half
@@ -93,12 +95,12 @@ def test_runs_that_differ_in_any_option_are_different_runs():
 
 def test_runs_of_different_budgets_are_never_compared():
     lines = [with_steps(fake_line(exact=0.9), 600), with_steps(fake_line("vanilla", exact=0.5), 20)]
-    assert [one.steps for one in tables.budgets(lines)] == [600, 20]
-    for budget, other in zip(tables.budgets(lines), ("0.500", "0.900"), strict=True):
-        table = tables.sort_table(tables.within(lines, budget), "mnist")
+    assert [one.steps for one in budgets(lines)] == [600, 20]
+    for budget, other in zip(budgets(lines), ("0.500", "0.900"), strict=True):
+        table = list_table(SORT, within(lines, budget), "mnist")
         assert other not in str(table.rows)
     search = replace(lines[0], config=lines[0].config | {"taus": [1.0, 2.0]})
-    assert tables.budgets([search]) == []
+    assert budgets([search]) == []
     options = {"larger": True, "others": ("vanilla",)}
     assert summary.compare(lines, "sort", "exact_match", **options) == []
     equal = [lines[0], with_steps(lines[1], 600)]
@@ -130,7 +132,7 @@ def test_rankings_have_an_interval_over_folds():
 
 def test_numbers_of_other_sizes_have_rows_and_columns_of_their_own():
     lines = [fake_line(), fake_line(exact=0.5, places=5), fake_line(exact=0.7, n=4)]
-    table = tables.sort_table(tables.chosen(lines), "mnist")
+    table = list_table(SORT, tables.chosen(lines), "mnist")
     assert table.header == ["method", *(f"n = {n}" for n in (3, 4, 5, 7, 9, 15))]
     rows = {tuple(row[0]): row for row in table.rows}
     usual = rows[("Deterministic NeuralSort",)]
@@ -145,7 +147,7 @@ def test_runs_trained_at_the_length_come_first_and_others_say_so():
     other = {"config": fake_line().config | {"train_n": 15}}
     both = [fake_line(exact=0.8), fake_line(exact=0.9, **other)]
     for lines, expected in ((both, "0.800 (0.950)"), (both[1:], "0.900 (0.950)")):
-        table = tables.sort_table(tables.chosen(lines), "mnist")
+        table = list_table(SORT, tables.chosen(lines), "mnist")
         (row,) = [row for row in table.rows if row[0][0] == "Deterministic NeuralSort"]
         assert row[2][0] == expected
         assert ("trained at n = 15" in row[2]) == (len(lines) == 1)

@@ -12,6 +12,9 @@ from ..record import Line
 from ..studies import STUDIES
 from ..training.plan import ConfigError
 from . import figures, tables
+from .budgets import budgets, is_search, within
+from .knn_tables import knn_by_k_table, knn_table
+from .list_tables import DIFFERENCE, MEDIAN, SORT, choices_table, list_table
 from .summary import summary
 from .tables import Table
 
@@ -121,15 +124,14 @@ def _list_sections(lines: Sequence[Line], data: str, out: Path) -> list[Section]
     """One section of tables for every budget, and one of figures."""
     title = SETS.get(data, data)
     sections = []
-    for index, budget in enumerate(tables.budgets(lines)):
-        group = tables.within(lines, budget)
+    for index, budget in enumerate(budgets(lines)):
+        group = within(lines, budget)
         made = [
-            make(group, data, whole=index == 0)
-            for make in (tables.sort_table, tables.median_table, tables.difference_table)
+            list_table(kind, group, data, whole=index == 0) for kind in (SORT, MEDIAN, DIFFERENCE)
         ]
         section = Section(f"{title}: {budget.title}", tables=[one for one in made if one.rows])
         sections.append(section)
-    choices = tables.choices_table(lines, data)
+    choices = choices_table(lines, data)
     sections.append(Section(f"{title}: temperatures", tables=[choices] if choices.rows else []))
     sections.append(Section(f"{title}: figures", figures=_list_figures(lines, data, out)))
     return sections
@@ -139,7 +141,7 @@ def _list_figures(lines: Sequence[Line], data: str, out: Path) -> list[Figure]:
     """Of every kind of run the longest."""
     longest: dict[tuple, Line] = {}
     for line in sorted(lines, key=lambda line: line.plan["steps"]):
-        if not tables.is_search(line):
+        if not is_search(line):
             sizes = (line.sizes["n"], line.sizes["places"], line.train_n)
             longest[line.study, line.method, line.recipe, line.seed, sizes] = line
     shown = list(longest.values())
@@ -186,7 +188,7 @@ def _linked(drawn: Sequence[tuple[Path | None, str]], out: Path) -> list[Figure]
 
 def _neighbours_section(lines: Sequence[Line], out: Path) -> Section:
     """Tables and figures of the study of nearest neighbours."""
-    made = [tables.knn_table(lines), tables.knn_by_k_table(lines)]
+    made = [knn_table(lines), knn_by_k_table(lines)]
     folder = out / "figures"
     drawn: list[tuple[Path | None, str]] = []
     for data in sorted({line.data for line in lines}):

@@ -10,7 +10,10 @@ from typing import Any
 from scipy import stats
 
 from ..record import Line
-from .tables import Budget, Table, budgets, mean, name, preferred, within
+from . import paper
+from .budgets import Budget, budgets, within
+from .knn_tables import preferred
+from .tables import Table, mean, name
 
 OURS = "neuralsort"
 BASELINES = ("vanilla", "sinkhorn", "gumbel_sinkhorn")
@@ -180,7 +183,7 @@ def _baselines(lines: Sequence[Line]) -> list[str]:
 
 def _neighbours(lines: Sequence[Line]) -> list[list[str]]:
     told, sure = [], []
-    for data in ("mnist", "fashion-mnist", "cifar10"):
+    for data in paper.KNN_DATA:
         sides = []
         for method in (OURS, "cross_entropy"):
             runs = [

@@ -7,8 +7,9 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from ..data.augmentation import jitter
 from ..data.digits import Digits, load_digits
 from ..data.numbers import TEST_LISTS, VALIDATION_LISTS, Sequences
 from ..data.randomness import generator_for
@@ -63,6 +64,11 @@ class ListConfig(StudyConfig):
         reader = CellReader(height, whole, self.places)
         return reader, partial(PlaceSum, self.places, reader.kinds)
 
+    def fixed(self, splits: dict[str, Digits], split: Literal["validation", "test"]) -> Sequences:
+        """The lists that models are chosen by, or tested on."""
+        lists = self.test_lists if split == "test" else self.validation_lists
+        return Sequences.fixed(splits[split], split, lists, self.n, self.places)
+
     @property
     def jittered_places(self) -> int:
         """Digits per image that are moved about in training; 0 for none."""
@@ -76,6 +82,21 @@ class ListStudy:
         """The temperatures that the recipe tries."""
         taus = PAPER_TAUS if config.recipe == "paper" else (FAST_TAU,)
         return taus[:1] if config.method in WITHOUT_TAU else taus
+
+    def plan(self, config: ListConfig) -> Plan:
+        """How our own recipe trains: on as many digits a step at every length."""
+        return Plan(
+            steps=3_000,
+            batch=max(4, 120 // config.n),
+            lr=2e-2,
+            optimizer="adamw",
+            weight_decay=0.01,
+            schedule="one_cycle",
+            clip=5.0,
+            average=0.99,
+            validate_every=600,
+            overlap=10,
+        )
 
     def memory(self, config: ListConfig, plan: Plan) -> int:
         """Bytes of what a step keeps of its images, and of the indices of the test lists."""
@@ -109,6 +130,33 @@ class ListStudy:
         return replace(config, n=n)
 
 
+class ListModel(nn.Module):
+    """What the models of lists share: `model(images, target)` is a loss, and they read images.
+
+    Args:
+        reader: Images to items.
+        any_length: Whether lists of any length will do, whatever the length it was trained at.
+        jittered_places: Digits of an image to move about in training; 0 for none.
+    """
+
+    def __init__(self, reader: nn.Module, *, any_length: bool, jittered_places: int) -> None:
+        super().__init__()
+        self.reader = reader
+        self.any_length, self.jittered_places = any_length, jittered_places
+
+    def read(self, images: Tensor, which: Tensor | None) -> Tensor:
+        """The items of training lists, `(L, n, ...)`.
+
+        Args:
+            images: `(B, n, height, width)`.
+            which: `(L, n)`. Makes other lists of the images; without it there are the B lists.
+        """
+        if self.jittered_places:
+            images = jitter(images, self.jittered_places)
+        items = self.reader(images)
+        return items if which is None else items.flatten(0, 1)[which]
+
+
 class SequenceTask(ABC):
     """A task on sequences drawn anew at every step from the training digits.
 
@@ -125,11 +173,9 @@ class SequenceTask(ABC):
     ) -> None:
         self.model, self.config, self.plan = model, config, plan
         self.digits = splits["train"]
-        self.validation = Sequences.fixed(
-            splits["validation"], "validation", config.validation_lists, config.n, config.places
-        )
+        self.validation = config.fixed(splits, "validation")
 
-    def batch(self, step: int, part: slice) -> tuple[torch.Tensor, ...]:
+    def batch(self, step: int, part: slice) -> tuple[Tensor, ...]:
         """Images and target of a part of the batch of that step."""
         config = self.config
         generator = generator_for(config.seed, "batch", step)
@@ -142,7 +188,7 @@ class SequenceTask(ABC):
         return mine.images(), self.target(mixed), which
 
     @abstractmethod
-    def target(self, sequences: Sequences) -> torch.Tensor:
+    def target(self, sequences: Sequences) -> Tensor:
         """What a model learns to say about the sequences."""
 
     @abstractmethod
@@ -150,14 +196,9 @@ class SequenceTask(ABC):
         """Metrics on the validation set."""
 
 
-def in_lists(items: torch.Tensor, which: torch.Tensor | None) -> torch.Tensor:
-    """`(B, n, ...)`, or other lists of the same items, `(L, n, ...)`."""
-    return items if which is None else items.flatten(0, 1)[which]
-
-
 def readings(
     model: Any, sequences: Sequences, lists: int = 50
-) -> Iterator[tuple[Sequences, torch.Tensor]]:
+) -> Iterator[tuple[Sequences, Tensor]]:
     """So many lists at a time, with what the reader of a model makes of their images.
 
     A reader of single digits reads each digit of the set once, however many numbers it stands in.
@@ -176,7 +217,7 @@ def readings(
             yield chunk, nn.Sequential(*rest)(known[chunk.index.to(known.device)])
 
 
-def images_for(model: nn.Module, sequences: Sequences) -> torch.Tensor:
+def images_for(model: nn.Module, sequences: Sequences) -> Tensor:
     """The images of sequences, where the model is and in its precision."""
     like = next(model.parameters(), None)
     return sequences.images() if like is None else sequences.images().to(like)

@@ -7,15 +7,14 @@ import torch
 import tyro
 from torch import Tensor, nn
 
-from ..data.augmentation import jitter
 from ..data.digits import Digits
 from ..data.numbers import Sequences
 from ..data.randomness import seed_for
 from ..networks import orderings
 from ..networks.readers import Gain
-from ..training.plan import ConfigError, Plan, fast_plan
+from ..training.plan import ConfigError, Plan
 from .intervals import of_mean, of_r2
-from .lists import ListConfig, ListStudy, SequenceTask, in_lists, readings
+from .lists import ListConfig, ListModel, ListStudy, SequenceTask, readings
 from .study import Tested
 
 METHODS = ("constant", *orderings.METHODS)
@@ -111,7 +110,7 @@ class ConstantMedian(Predictor):
         return items.new_zeros(len(items))
 
 
-class MedianModel(nn.Module):
+class MedianModel(ListModel):
     """The loss of a predictor of medians, which sees values scaled to mean 0 and variance 1.
 
     Args:
@@ -124,22 +123,14 @@ class MedianModel(nn.Module):
     def __init__(
         self, reader: nn.Module, predictor: Predictor, places: int, jittered_places: int = 0
     ) -> None:
-        super().__init__()
-        self.reader, self.predictor = reader, predictor
-        self.jittered_places = jittered_places
-        self.any_length = predictor.any_length
+        super().__init__(reader, any_length=predictor.any_length, jittered_places=jittered_places)
+        self.predictor = predictor
         self.middle, self.scale = (10**places - 1) / 2, 10**places / 12**0.5
 
     def forward(self, images: Tensor, median: Tensor, which: Tensor | None = None) -> Tensor:
-        """`(B, n, height, width), (L,) -> ()`; `which` `(L, n)` makes other lists of the images.
-
-        Without it there are the B lists of the images.
-        """
-        if self.jittered_places:
-            images = jitter(images, self.jittered_places)
+        """`(B, n, height, width), (L,) -> ()`; `which` makes other lists of the images."""
         target = (median - self.middle) / self.scale
-        items = in_lists(self.reader(images), which)
-        return self.predictor.loss(items, target).mean()
+        return self.predictor.loss(self.read(images, which), target).mean()
 
     def predict(self, items: Tensor) -> Tensor:
         """`(B,)`. Medians, of what the reader made of the images."""
@@ -171,7 +162,7 @@ class MedianStudy(ListStudy):
         if config.recipe == "paper":
             # As for sorting: 200 passes over the digits, four times as many steps of a batch of 5.
             return Plan(steps=500_000, batch=5, lr=1e-4, validate_every=2_500)
-        return fast_plan(config.n)
+        return super().plan(config)
 
     def task(
         self, config: MedianConfig, splits: dict[str, Digits], tau: float, plan: Plan
@@ -196,9 +187,7 @@ class MedianStudy(ListStudy):
 
     def test(self, config: MedianConfig, model: MedianModel, splits: dict[str, Digits]) -> Tested:
         """Mean squared error, in units of the numbers, and R^2 on the fixed test set."""
-        sequences = Sequences.fixed(
-            splits["test"], "test", config.test_lists, config.n, config.places
-        )
+        sequences = config.fixed(splits, "test")
         model.eval()
         with torch.no_grad():
             predicted = predictions(model, sequences).double()

@@ -9,14 +9,13 @@ from torch import Tensor, nn
 
 import neuralsort.torch as ns
 
-from ..data.augmentation import jitter
 from ..data.digits import Digits
 from ..data.images import png
 from ..data.numbers import Sequences
 from ..networks import orderings
-from ..training.plan import Plan, fast_plan
+from ..training.plan import Plan
 from .intervals import of_mean, of_share
-from .lists import ListConfig, ListStudy, SequenceTask, images_for, in_lists, readings
+from .lists import ListConfig, ListModel, ListStudy, SequenceTask, images_for, readings
 from .study import Tested
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ class SortConfig(ListConfig):
     """The paper's network and optimisation; its network, tuned; or ours for two cores."""
 
 
-class SortModel(nn.Module):
+class SortModel(ListModel):
     """The loss of sorting: the cross-entropy between the true order and a relaxed one.
 
     Methods that only see permutations, where it is infinite, get the share of wrong places instead.
@@ -60,19 +59,11 @@ class SortModel(nn.Module):
         jittered_places: int = 0,
         chance: float = 0.0,
     ) -> None:
-        super().__init__()
-        self.reader, self.ordering = reader, ordering
-        self.jittered_places = jittered_places
-        self.any_length = ordering.any_length
-        self.chance = chance
+        super().__init__(reader, any_length=ordering.any_length, jittered_places=jittered_places)
+        self.ordering, self.chance = ordering, chance
 
     def forward(self, images: Tensor, order: Tensor, which: Tensor | None = None) -> Tensor:
-        """`(B, n, height, width), (L, n) -> ()`; `which` `(L, n)` makes other lists of the images.
-
-        Without it there are the B lists of the images.
-        """
-        if self.jittered_places:
-            images = jitter(images, self.jittered_places)
+        """`(B, n, height, width), (L, n) -> ()`; `which` makes other lists of the images."""
 
         def cost(P: ns.RelaxedPermutation) -> Tensor:
             if self.ordering.needs_finite_costs:
@@ -83,8 +74,7 @@ class SortModel(nn.Module):
             rows = P.log_prob(order) + torch.tensor(1 - self.chance).log()
             return -torch.logaddexp(rows, log_chance).mean(-1)
 
-        items = in_lists(self.reader(images), which)
-        return self.ordering.expected(cost, items).mean()
+        return self.ordering.expected(cost, self.read(images, which)).mean()
 
     def relaxed(self, images: Tensor) -> ns.RelaxedPermutation:
         """The relaxed order of the images."""
@@ -123,7 +113,7 @@ class SortStudy(ListStudy):
             return Plan(steps=125_000, batch=20, lr=1e-4, validate_every=625)
         if config.recipe == "tuned":
             return Plan(steps=10_000, batch=20, lr=5e-3, validate_every=500)
-        return fast_plan(config.n)
+        return super().plan(config)
 
     def task(
         self, config: SortConfig, splits: dict[str, Digits], tau: float, plan: Plan
@@ -142,9 +132,7 @@ class SortStudy(ListStudy):
 
     def test(self, config: SortConfig, model: SortModel, splits: dict[str, Digits]) -> Tested:
         """Exact match and element-wise match on the fixed test set."""
-        sequences = Sequences.fixed(
-            splits["test"], "test", config.test_lists, config.n, config.places
-        )
+        sequences = config.fixed(splits, "test")
         model.eval()
         with torch.no_grad():
             found = outcomes(model, sequences)

@@ -62,19 +62,3 @@ class Plan:
         """The optimiser of that name."""
         kind = training.OPTIMIZERS[self.optimizer]
         return kind(parameters, lr=self.lr, weight_decay=self.weight_decay)
-
-
-def fast_plan(n: int) -> Plan:
-    """The plan of our own recipes on lists of n numbers: as many digits a step at every length."""
-    return Plan(
-        steps=3_000,
-        batch=max(4, 120 // n),
-        lr=2e-2,
-        optimizer="adamw",
-        weight_decay=0.01,
-        schedule="one_cycle",
-        clip=5.0,
-        average=0.99,
-        validate_every=600,
-        overlap=10,
-    )

@@ -50,11 +50,15 @@ Local = Callable[[Block, Tensor, Tensor], LogitGradient]
 
 @dataclass(frozen=True)
 class Level:
-    """Blocks of one size, sorted by the width of their windows."""
+    """Blocks of one size, sorted by the width of their windows.
+
+    Tiles are counted through all lists. One more, the last, stands for all outside a list.
+    """
 
     size: int
+    lists: int
     tiles: int  # of this size in a list
-    block: Tensor  # (m,) their numbers, counted through all lists
+    block: Tensor  # (m,) which tiles they are
     left: Tensor  # (m,) tiles left of the block that carry weight
     right: Tensor  # (m,) and right of it
 
@@ -73,6 +77,28 @@ class Level:
                 count = max(allowed, count // 2)
             yield slice(begin, begin + count), lefts[begin + count - 1], widest
             begin += count
+
+    def window(self, block: Tensor, left: int, right: int) -> Tensor:
+        """The tiles around each block, `(m, left + 1 + right)`."""
+        offset = torch.arange(-left, right + 1, device=block.device)
+        place = (block % self.tiles).unsqueeze(1) + offset
+        inside = (place >= 0) & (place < self.tiles)
+        return torch.where(inside, block.unsqueeze(1) + offset, self.lists * self.tiles)
+
+    def by_tile(self, x: Tensor, beyond: float) -> Tensor:
+        """`(d, lists, n)` cut into tiles, `(tiles of all lists + 1, d, size)`."""
+        d, lists, n = x.shape
+        short = self.tiles * self.size - n
+        # The last item once more: behind a wall it weighs nothing.
+        whole = torch.cat([x, x[..., -1:].expand(d, lists, short)], -1) if short else x
+        split = x.new_empty(lists * self.tiles + 1, d, self.size)
+        split[:-1] = whole.reshape(d, lists * self.tiles, self.size).transpose(0, 1)
+        split[-1] = beyond
+        return split
+
+    def by_list(self, x: Tensor, n: int) -> Tensor:
+        """Undoes `by_tile`."""
+        return x[:-1].transpose(0, 1).reshape(x.shape[1], self.lists, -1)[..., :n]
 
 
 class Bands(ABC):
@@ -147,7 +173,8 @@ class Bands(ABC):
                 per_list = -(-self.n // size)
                 order = torch.argsort(left * (per_list + 1) + right)
                 block = of_list * per_list + tile % (tiles.whole >> level)
-                yield Level(size, per_list, block[order], left[order], right[order])
+                ends = left[order], right[order]
+                yield Level(size, self.lists, per_list, block[order], *ends)
 
     # -- weights -------------------------------------------------------------------------------
 
@@ -164,9 +191,9 @@ class Bands(ABC):
     def sweep(
         self,
         visit: Visit,
-        rows: Tensor,
-        cols: Tensor,
         *,
+        rows: Tensor | None = None,
+        cols: Tensor | None = None,
         rows_out: int = 0,
         cols_out: int = 0,
     ) -> tuple[Tensor, Tensor]:
@@ -175,8 +202,8 @@ class Bands(ABC):
         Args:
             visit: Given a block, its rows `(B, a, S)` and columns `(B, b, W)`, returns values for
                 its rows `(B, rows_out, S)` and shares for its columns `(B, cols_out, W)`.
-            rows: `(a, lists, n)`. Values of rows, a may be 0.
-            cols: `(b, lists, n)`. Values of columns, b may be 0.
+            rows: `(a, lists, n)`. Values of rows, if there are any.
+            cols: `(b, lists, n)`. Values of columns, if there are any.
             rows_out: Channels of the rows' result.
             cols_out: Channels of the columns' result.
 
@@ -184,55 +211,33 @@ class Bands(ABC):
             `(rows_out, lists, n)` and `(cols_out, lists, n)`.
         """
         kind = {"dtype": self.dtype, "device": self.gaps.device}
-        rows, cols = rows.to(self.dtype), cols.to(self.dtype)
+        none = torch.zeros(0, self.lists, self.n, **kind)
+        rows, cols = (none if x is None else x.to(self.dtype) for x in (rows, cols))
         channels = max(len(rows) + rows_out, len(cols), cols_out, 1)
         row_result = torch.zeros(rows_out, self.lists, self.n, **kind)
         col_result = torch.zeros(cols_out, self.lists, self.n, **kind)
         seen = self.seen().unsqueeze(0)
         for level in self.levels:
-            size, tiles = level.size, level.tiles
-            outside = self.lists * tiles  # one more tile stands for all outside a list
-
-            def by_tile(x: Tensor, beyond: float) -> Tensor:
-                short = tiles * size - self.n  # noqa: B023
-                # The last item once more: behind a wall it weighs nothing.
-                whole = torch.cat([x, x[..., -1:].expand(*x.shape[:-1], short)], -1) if short else x
-                split = x.new_empty(outside + 1, len(x), size)  # noqa: B023
-                split[:-1] = whole.reshape(len(x), outside, size).transpose(0, 1)  # noqa: B023
-                split[-1] = beyond
-                return split
-
-            def by_list(x: Tensor) -> Tensor:
-                whole = x[:-1].transpose(0, 1).reshape(x.shape[1], self.lists, -1)
-                return whole[..., : self.n]
-
-            gap_tiles = by_tile(seen, self.hiding)
-            row_tiles, col_tiles = by_tile(rows, 0.0), by_tile(cols, 0.0)
-            row_sums = torch.zeros(outside + 1, rows_out, size, **kind)
-            col_sums = torch.zeros(outside + 1, cols_out, size, **kind)
+            size = level.size
+            gap_tiles = level.by_tile(seen, self.hiding)
+            row_tiles, col_tiles = level.by_tile(rows, 0.0), level.by_tile(cols, 0.0)
+            row_sums = torch.zeros(len(gap_tiles), rows_out, size, **kind)
+            col_sums = torch.zeros(len(gap_tiles), cols_out, size, **kind)
             per_column = max(min(size, self.nodes), channels)
-            for batch, wide_left, wide_right in level.batches(per_column):
+            for batch, left, right in level.batches(per_column):
                 mine = level.block[batch]
-                offset = torch.arange(-wide_left, wide_right + 1, device=mine.device)
-                place = (mine % tiles).unsqueeze(1) + offset
-                inside = (place >= 0) & (place < tiles)
-                window = torch.where(inside, mine.unsqueeze(1) + offset, outside)  # (B, tiles)
-
-                def windowed(x: Tensor) -> Tensor:
-                    return x[window].transpose(1, 2).flatten(2)  # noqa: B023
-
-                gaps = windowed(gap_tiles).squeeze(1)
-                block = self.block(gaps, size, wide_left * size)
-                to_rows, to_cols = visit(block, row_tiles[mine], windowed(col_tiles))
+                window = level.window(mine, left, right)  # (B, tiles)
+                block = self.block(_windowed(gap_tiles, window).squeeze(1), size, left * size)
+                to_rows, to_cols = visit(block, row_tiles[mine], _windowed(col_tiles, window))
                 if to_rows is not None:
                     row_sums[mine] = to_rows
                 if to_cols is not None:
                     share = to_cols.unflatten(-1, (-1, size)).transpose(1, 2)
                     col_sums.index_add_(0, window.view(-1), share.flatten(0, 1))
             if rows_out:
-                row_result += by_list(row_sums)
+                row_result += level.by_list(row_sums, self.n)
             if cols_out:
-                col_result += by_list(col_sums)
+                col_result += level.by_list(col_sums, self.n)
         return row_result, col_result
 
     # -- gradients: to the scores, to the unit, to the payload -----------------------------------
@@ -245,15 +250,13 @@ class Bands(ABC):
             to_rows, to_cols = self.sums(block, gradient)
             if self.tempered:
                 to_rows.append(gradient.tempered())
-            empty = block.norm[:, :0]
-            return torch.cat([empty, *to_rows], 1), torch.cat(
-                [gradient.payload[:, :payload], *to_cols], 1
-            )
+            to_rows = torch.cat([block.norm[:, :0], *to_rows], 1)  # which may be none
+            return to_rows, torch.cat([gradient.payload[:, :payload], *to_cols], 1)
 
         row_sums, col_sums = self.sweep(
             visit,
-            rows,
-            cols,
+            rows=rows,
+            cols=cols,
             rows_out=self.row_channels + self.tempered,
             cols_out=payload + self.col_channels,
         )
@@ -283,6 +286,11 @@ class Bands(ABC):
             columns: Given z, sums over rows of `z[i] dL[i, j]`.
             rows: Given v, sums over columns of `v[j] dL[i, j]`.
         """
+
+
+def _windowed(x: Tensor, window: Tensor) -> Tensor:
+    """`(all tiles, d, size)` in the windows `(B, tiles)` of blocks, `(B, d, W)`."""
+    return x[window].transpose(1, 2).flatten(2)
 
 
 def outward(gaps: Tensor, centre: int) -> Tensor:

@@ -54,8 +54,10 @@ class Block:
         not: there it is one that a few values, however large, do not move.
         """
         own = x[..., self.own]
-        typical = own.median(-1, keepdim=True).values if self.interpolate is None else None
-        offset = own.mean(-1, keepdim=True) if typical is None else typical
+        if self.interpolate is None:
+            offset = own.median(-1, keepdim=True).values
+        else:
+            offset = own.mean(-1, keepdim=True)
         return x - offset, offset
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -62,6 +63,6 @@ def softsort_error(nodes: int, half: float) -> float:
 
 
 @functools.cache
-def fewest_nodes(bound, width: float, tol: float) -> int:
+def fewest_nodes(bound: Callable[[int, float], float], width: float, tol: float) -> int:
     """The fewest nodes, a multiple of 4, at which a column errs by no more than `tol`."""
     return next(nodes for nodes in range(8, 100, 4) if bound(nodes, width) <= tol)

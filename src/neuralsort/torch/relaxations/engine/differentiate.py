@@ -68,6 +68,12 @@ def _untraced(*args: Any) -> Any:
     return Value.apply(*args)
 
 
+def _keep(ctx: Any, inputs: tuple, output: Any) -> None:
+    """Keeps all that `Value` and `Gradient` are made of, for their derivatives."""
+    scaled, unit, gaps, ctx.engine, ctx.query, *args = inputs
+    ctx.save_for_backward(scaled, unit, gaps, *args)
+
+
 class Value(torch.autograd.Function):
     """The answer to a query as a function of the scores, of their unit and of a payload.
 
@@ -81,11 +87,7 @@ class Value(torch.autograd.Function):
         with torch.autocast(gaps.device.type, enabled=False):
             return query.value(engine.bands(gaps), *payload)
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-        scaled, unit, gaps, engine, query, *payload = inputs
-        ctx.save_for_backward(scaled, unit, gaps, *payload)
-        ctx.engine, ctx.query = engine, query
+    setup_context = staticmethod(_keep)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple:  # pyright: ignore
@@ -113,11 +115,7 @@ class Gradient(torch.autograd.Function):
             to_scores, to_unit, to_payload = query.gradient(engine.bands(gaps), *args)
         return to_scores.to(scaled.dtype), to_unit, to_payload.to(args[0].dtype)
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
-        scaled, unit, gaps, engine, query, *args = inputs
-        ctx.save_for_backward(scaled, unit, gaps, *args)
-        ctx.engine, ctx.query = engine, query
+    setup_context = staticmethod(_keep)
 
     @staticmethod
     @torch.autograd.function.once_differentiable

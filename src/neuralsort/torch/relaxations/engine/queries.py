@@ -46,7 +46,7 @@ class Product(Query):
             values, offset = block.centred(cols)
             return block.product(values) + offset, None
 
-        return bands.sweep(visit, x[:0], x, rows_out=len(x))[0]
+        return bands.sweep(visit, cols=x, rows_out=len(x))[0]
 
     def gradient(self, bands: Bands, grad: Tensor, x: Tensor) -> Gradients:  # pyright: ignore
         return bands.gradient(BilinearGradient, grad, x, len(x))
@@ -65,7 +65,7 @@ class Transposed(Query):
         def visit(block: Block, rows: Tensor, _: Tensor) -> tuple[None, Tensor]:
             return None, block.transposed(rows)
 
-        return bands.sweep(visit, y, y[:0], cols_out=len(y))[1]
+        return bands.sweep(visit, rows=y, cols_out=len(y))[1]
 
     def gradient(self, bands: Bands, grad: Tensor, y: Tensor) -> Gradients:  # pyright: ignore
         to_scores, to_unit, _ = bands.gradient(BilinearGradient, y, grad)
@@ -87,8 +87,7 @@ class PositionSums(Query):
             total, first = sums.split(1, 1)
             return None, torch.cat([total, first - total * block.position], 1)
 
-        wanted = self._wanted(bands)
-        return bands.sweep(visit, wanted, wanted[:0], cols_out=2)[1]
+        return bands.sweep(visit, rows=self._wanted(bands), cols_out=2)[1]
 
     def gradient(self, bands: Bands, grad: Tensor) -> Gradients:  # pyright: ignore
         def local(block: Block, rows: Tensor, cols: Tensor) -> LogitGradient:
@@ -118,8 +117,7 @@ class LogNorm(Query):
             log = block.norm.log()
             return log if block.peak is None else log - block.peak, None
 
-        none = bands.gaps[None, :][:0]
-        return bands.sweep(visit, none, none, rows_out=1)[0]
+        return bands.sweep(visit, rows_out=1)[0]
 
     def gradient(self, bands: Bands, grad: Tensor) -> Gradients:  # pyright: ignore
         def local(block: Block, rows: Tensor, cols: Tensor) -> LogitGradient:
@@ -138,8 +136,7 @@ class Entropy(Query):
         def visit(block: Block, _rows: Tensor, _cols: Tensor) -> tuple[Tensor, None]:
             return block.norm.log() + block.mean(torch.special.entr(block.weights)), None
 
-        none = bands.gaps[None, :][:0]
-        return bands.sweep(visit, none, none, rows_out=1)[0]
+        return bands.sweep(visit, rows_out=1)[0]
 
     def gradient(self, bands: Bands, grad: Tensor) -> Gradients:  # pyright: ignore
         def local(block: Block, rows: Tensor, _: Tensor) -> LogitGradient:

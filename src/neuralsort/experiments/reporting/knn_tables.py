@@ -1,0 +1,110 @@
+"""Tables of the study of nearest neighbours, beside the paper's."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from ..record import Line
+from . import paper
+from .tables import MISSING, Table, limited, mean, name, place, spread, time_of
+
+
+def knn_table(lines: Sequence[Line]) -> Table:
+    """Accuracy of nearest neighbours on every data set: the paper's Table 3."""
+    found: dict[tuple[str, str, str], list[Line]] = defaultdict(list)
+    for line in lines:
+        if line.study == "knn":
+            found[line.method, line.recipe, line.data].append(line)
+    recipes = {(method, recipe) for method, recipe, _ in found}
+    recipes |= {(method, "fast") for method in paper.KNN_ACCURACY} if found else set()
+    sets = [*paper.KNN_DATA, *sorted({data for *_, data in found} - set(paper.KNN_DATA))]
+    rows = []
+    for method, recipe in sorted(recipes, key=lambda key: (place(key[0]), key[1])):
+        row = [[name(method), f"recipe: {recipe}"]]
+        for data in sets:
+            cell = _cell(found.get((method, recipe, data), []))
+            if data in paper.KNN_DATA:
+                printed = paper.KNN_ACCURACY[method][paper.KNN_DATA.index(data)]
+                cell.append(f"paper: {100 * printed:.1f} %")
+            row.append(cell)
+        rows.append(row)
+    return Table(
+        "Nearest neighbours: accuracy",
+        "Share of test images whose label wins the vote of the nearest training images, all of "
+        "which are looked at; the number of neighbours and their weights are those that did best "
+        "on validation images. Where several numbers of neighbours were trained with, the run that "
+        "did best on validation. More is better.",
+        ["method", *sets],
+        rows,
+    )
+
+
+def _cell(lines: list[Line]) -> list[str]:
+    """The runs of the k and the learning rate that validation likes best."""
+    if not lines:
+        return [MISSING]
+    runs = preferred(lines)
+    best = max(runs, key=_validation)
+    votes = best.extras.get("chosen")
+    cell = [f"{100 * mean(runs, 'accuracy'):.2f} %", *spread(runs, {"accuracy": "{:.4f}".format})]
+    if votes:
+        cell.append(f"k = {votes['k']}, {votes['weights']}")
+    if best.steps:
+        cell.append(f"{best.config['network']}, {time_of(runs)}")
+    if limited(best):
+        cell.append(f"{best.plan['steps']:,} of {best.config['steps_of_recipe']:,} steps")
+    return cell
+
+
+def _validation(line: Line) -> float:
+    votes = line.extras.get("chosen")
+    return votes["validation"] if votes else line.validation["accuracy"] or 0.0
+
+
+def preferred(lines: Sequence[Line]) -> list[Line]:
+    """The lines of all seeds with the plan and the k that did best on validation.
+
+    Of plans that differ in their steps, those of the most come first.
+    """
+    most = max(line.plan["steps"] for line in lines)
+    lines = [line for line in lines if line.plan["steps"] == most]
+    best = max(lines, key=_validation)
+    same = (best.sizes["k"], best.plan["lr"])
+    return [line for line in lines if (line.sizes["k"], line.plan["lr"]) == same]
+
+
+def knn_by_k_table(lines: Sequence[Line]) -> Table:
+    """Accuracy of the learned embeddings by the number of neighbours."""
+    rows = []
+    kinds = [*paper.KNN_ACCURACY_BY_K]
+    kinds += [("digits", method) for method in ("neuralsort", "stochastic_neuralsort")]
+    for data, method in kinds:
+        mine = [
+            line for line in lines if (line.study, line.data, line.method) == ("knn", data, method)
+        ]
+        printed = paper.KNN_ACCURACY_BY_K.get((data, method))
+        recipes = {line.recipe for line in mine} | ({"fast"} if printed else set())
+        for recipe in sorted(recipes):
+            row = [[f"{data}, {name(method)}", f"recipe: {recipe}"]]
+            runs = [line for line in mine if line.recipe == recipe]
+            for column, k in enumerate(paper.KNN_KS):
+                cell = _by_k_cell(runs, k)
+                cell += [] if printed is None else [f"paper: {100 * printed[column]:.1f} %"]
+                row.append(cell)
+            rows.append(row)
+    return Table(
+        "Nearest neighbours: accuracy by k",
+        "The vote of k neighbours with equal weights, in the embedding trained with that k, or "
+        "with another where it says so.",
+        ["data, method", *(f"k = {k}" for k in paper.KNN_KS)],
+        rows,
+    )
+
+
+def _by_k_cell(runs: list[Line], k: int) -> list[str]:
+    """The vote of k neighbours, in embeddings trained with that k if there are any."""
+    if not runs:
+        return [MISSING]
+    own = [line for line in runs if line.sizes["k"] == k]
+    at = preferred(own or runs)
+    trained = [] if own else [f"trained with k = {at[0].sizes['k']}"]
+    return [f"{100 * mean(at, f'accuracy_k{k}'):.2f} %", *trained]
