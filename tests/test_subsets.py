@@ -59,8 +59,9 @@ def test_everything_is_what_enumeration_gives(n, k, kind):
     torch.testing.assert_close(model.marginals(), share, rtol=0, atol=exact)
     torch.testing.assert_close(model.variance, share * (1 - share), rtol=0, atol=exact)
     torch.testing.assert_close(model.entropy(), -(chance * wanted).sum(0), rtol=0, atol=exact)
+    # Of 1e4 times a chance, whose logarithm is a difference of sums as large.
     divergence = (chance * (wanted - theirs)).sum(0)
-    torch.testing.assert_close(kl_divergence(model, other), divergence, rtol=1e-12, atol=exact)
+    torch.testing.assert_close(kl_divergence(model, other), divergence, rtol=1e-11, atol=exact)
     assert torch.equal(masks(n, k), ns.KSubset(logits[0], k).enumerate_support())
     best = model.log_prob(model.mode)
     assert (best >= wanted.max(0).values - exact).all()
@@ -75,7 +76,7 @@ def test_derivatives(what, k):
             generator = torch.Generator().manual_seed(0)
             return model.relaxed_sample((2,), tau=0.7, generator=generator)
         if what == "log_prob":
-            return model.log_prob(model.mode)
+            return model.log_prob(torch.arange(5) < k)
         if what == "kl":
             return model.kl_divergence(ns.KSubset(2 * logits.flip(-1), k))
         return getattr(model, what)()

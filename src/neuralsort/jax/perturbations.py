@@ -131,7 +131,7 @@ def fenchel_young_loss(
     noisy = _noisy(shown, sigma, samples, key)[1]
     seen = noisy if mask is None else jnp.where(mask, noisy, -jnp.inf)
     answer = _checks.same_shape("function", function(lax.stop_gradient(seen)), noisy.shape)
-    better = (lax.stop_gradient(answer).astype(noisy.dtype) - target).astype(noisy.dtype)
+    better = lax.stop_gradient(answer).astype(noisy.dtype) - target.astype(noisy.dtype)
     if mask is not None:
         better = jnp.where(mask, better, 0.0)
     gained = jnp.where(better == 0, 0.0, better * jnp.where(better == 0, 0.0, noisy)).sum(-1)

@@ -131,7 +131,7 @@ def fenchel_young_loss(
     noisy = _noisy(shown, sigma, samples, generator)[1]
     seen = noisy if mask is None else noisy.masked_fill(~mask, -torch.inf)
     answer = _checks.same_shape("function", function(seen.detach()), noisy.shape).detach()
-    better = (answer - target).to(noisy.dtype)
+    better = answer.to(noisy.dtype) - target.to(noisy.dtype)
     if mask is not None:
         better = better.masked_fill(~mask, 0.0)
     gained = torch.where(better == 0, 0.0, better * noisy).sum(-1)
