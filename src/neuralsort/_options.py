@@ -5,6 +5,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 from numbers import Real
+from typing import Any
 
 
 def _number(name: str, value: object, expected: str, remedy: str) -> float:
@@ -174,6 +175,24 @@ def refused(value: Callable[..., object], given: Mapping[str, object]) -> TypeEr
         f"`relax` expects a function that takes `{missing[0]}=`, got {name}, which does not. "
         f"{remedy[missing[0]]}"
     )
+
+
+def memberships(value: Callable[..., Any], scores: Any, options: Mapping[str, object]) -> Any:
+    """What a relaxation says of scores, which must have memberships."""
+    relax(value)
+    try:
+        made = value(scores, **options)
+    except TypeError:
+        mistake = refused(value, options)
+        if mistake is None:  # it has reasons of its own
+            raise
+        raise mistake from None
+    if not hasattr(made, "memberships"):
+        raise TypeError(
+            f"`relax(scores)` expects what has memberships, got {type(made).__name__}. Pass lapsum, "
+            "sparse_threshold or midpoint_threshold, or what returns a RelaxedPermutation."
+        )
+    return made
 
 
 def sample_shape(value: object) -> tuple[int, ...]:

@@ -121,6 +121,29 @@ def same_batch(what: str, lists: torch.Size, operator: torch.Size) -> None:
         )
 
 
+def k_per_list(
+    value: int | Tensor, lists: torch.Size, device: torch.device | None = None
+) -> Tensor:
+    """How many items to take, `(...)` for lists `(..., n)`: one number, or one per list."""
+    *batch, n = lists
+    if not isinstance(value, Tensor):
+        return torch.tensor(_options.k(value, n), device=device).expand(batch)
+    if value.is_floating_point() or value.dtype is torch.bool or value.is_complex():
+        raise TypeError(
+            f"`k` expects whole numbers, got a tensor of {value.dtype}. Convert it with .long()."
+        )
+    try:
+        value = value.expand(batch)
+    except RuntimeError:
+        raise ValueError(
+            f"`k` must be one number or one per list: a shape that broadcasts to {tuple(batch)}, "
+            f"got {tuple(value.shape)}. Leave the dimension of the lists out."
+        ) from None
+    if readable(value) and bool(((value < 0) | (value > n)).any()):
+        _options.k(int(value[(value < 0) | (value > n)][0]), n)
+    return value.clamp(0, n).long()
+
+
 def quantile(value: float | Tensor, like: Tensor) -> Tensor:
     """Number in [0, 1], or a 0-d or 1-d tensor of them."""
     try:
