@@ -11,6 +11,7 @@ except ImportError as missing:
 from . import estimators as estimators
 from . import metrics as metrics
 from .distributions import PlackettLuce, RelaxedPlackettLuce, stochastic_neuralsort
+from .gating import soft_topk_mask
 from .gradients import score_function_loss, straight_through
 from .losses import knn_loss, permutation_cross_entropy, plackett_luce_nll, topk_cross_entropy
 from .operators import (
@@ -33,11 +34,14 @@ from .ranking_losses import (
 )
 from .relaxations import (
     gumbel_sinkhorn,
+    lapsum,
+    midpoint_threshold,
     neuralsort,
     sinkhorn,
     sinkhorn_sort,
     softsort,
     sorting_network,
+    sparse_threshold,
 )
 
 __all__ = [
@@ -50,6 +54,8 @@ __all__ = [
     "gumbel_sinkhorn",
     "kendall_loss",
     "knn_loss",
+    "lapsum",
+    "midpoint_threshold",
     "neural_ndcg",
     "neuralsort",
     "permutation_cross_entropy",
@@ -64,8 +70,10 @@ __all__ = [
     "soft_sort",
     "soft_sort_by",
     "soft_topk",
+    "soft_topk_mask",
     "softsort",
     "sorting_network",
+    "sparse_threshold",
     "spearman_loss",
     "stochastic_neuralsort",
     "straight_through",

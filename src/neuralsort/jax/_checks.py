@@ -125,6 +125,28 @@ def mask(value: Array | None, shape: tuple[int, ...]) -> Array | None:
         ) from None
 
 
+def k_per_list(value: int | Array, lists: tuple[int, ...]) -> Array:
+    """How many items to take, `(...)` for lists `(..., n)`: one number, or one per list."""
+    *batch, n = lists
+    if not isinstance(value, Array | np.ndarray):
+        return jnp.broadcast_to(jnp.asarray(_options.k(value, n)), batch)
+    if not jnp.issubdtype(value.dtype, jnp.integer):
+        raise TypeError(
+            f"`k` expects whole numbers, got an array of {value.dtype}. Convert it with "
+            ".astype(int)."
+        )
+    try:
+        value = jnp.broadcast_to(value, batch)
+    except ValueError:
+        raise ValueError(
+            f"`k` must be one number or one per list: a shape that broadcasts to {tuple(batch)}, "
+            f"got {value.shape}. Leave the dimension of the lists out."
+        ) from None
+    if not traced(value) and value.size and not (0 <= value.min() and value.max() <= n):
+        _options.k(int(value[(value < 0) | (value > n)][0]), n)
+    return jnp.clip(value, 0, n)
+
+
 def payload(value: Array, shape: tuple[int, ...], what: str) -> Array:
     """Floating-point operand of a product with P, or what is of its shape."""
     _floating(what, value)
