@@ -107,6 +107,17 @@ def positive_tau(value: float | Array, scores: Array) -> float | Array:
     return value
 
 
+def softness(tau_: float | Array | None, strength: float | None, scores: Array) -> float | Array:
+    """One of two names for how soft a projection is; 1 if neither is given."""
+    if tau_ is not None and strength is not None:
+        raise ValueError(
+            "`tau` and `strength` are two names of one thing, got both. Pass `tau` alone."
+        )
+    if strength is not None:
+        return _options.strength(strength)
+    return 1.0 if tau_ is None else tau(tau_, scores)
+
+
 def mask(value: Array | None, shape: tuple[int, ...]) -> Array | None:
     """Boolean array that broadcasts to the lists, True where the item exists."""
     if value is None:

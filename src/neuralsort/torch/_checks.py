@@ -63,6 +63,17 @@ def tau(value: float | Tensor, scores: Tensor) -> float | Tensor:
     return _options.temperature(value)
 
 
+def softness(tau_: float | Tensor | None, strength: float | None, scores: Tensor) -> float | Tensor:
+    """One of two names for how soft a projection is; 1 if neither is given."""
+    if tau_ is not None and strength is not None:
+        raise ValueError(
+            "`tau` and `strength` are two names of one thing, got both. Pass `tau` alone."
+        )
+    if strength is not None:
+        return _options.strength(strength)
+    return 1.0 if tau_ is None else tau(tau_, scores)
+
+
 def mask(value: Tensor | None, scores: Tensor) -> Tensor | None:
     """Boolean tensor that broadcasts to the scores, True where the item exists."""
     if value is None:
