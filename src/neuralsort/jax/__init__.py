@@ -10,9 +10,11 @@ except ImportError as missing:
 
 from . import estimators as estimators
 from . import metrics as metrics
+from .conformal import conformal_quantile
 from .distributions import PlackettLuce, RelaxedPlackettLuce, stochastic_neuralsort
 from .gating import soft_topk_mask
 from .gradients import score_function_loss, straight_through
+from .groups import pad_groups, unpad_groups
 from .losses import knn_loss, permutation_cross_entropy, plackett_luce_nll, topk_cross_entropy
 from .operators import (
     soft_median,
@@ -25,6 +27,7 @@ from .operators import (
 )
 from .permutahedron import fast_soft_rank, fast_soft_sort
 from .permutation import RelaxedPermutation
+from .preferences import listwise_dpo_loss
 from .ranking_losses import (
     approx_ndcg,
     kendall_loss,
@@ -49,15 +52,18 @@ __all__ = [
     "RelaxedPermutation",
     "RelaxedPlackettLuce",
     "approx_ndcg",
+    "conformal_quantile",
     "fast_soft_rank",
     "fast_soft_sort",
     "gumbel_sinkhorn",
     "kendall_loss",
     "knn_loss",
     "lapsum",
+    "listwise_dpo_loss",
     "midpoint_threshold",
     "neural_ndcg",
     "neuralsort",
+    "pad_groups",
     "permutation_cross_entropy",
     "plackett_luce_nll",
     "ranknet_loss",
@@ -79,4 +85,5 @@ __all__ = [
     "straight_through",
     "tau_for_blur",
     "topk_cross_entropy",
+    "unpad_groups",
 ]

@@ -153,7 +153,7 @@ def k_per_list(value: int | Array, lists: tuple[int, ...]) -> Array:
             f"`k` must be one number or one per list: a shape that broadcasts to {tuple(batch)}, "
             f"got {value.shape}. Leave the dimension of the lists out."
         ) from None
-    if not traced(value) and value.size and not (0 <= value.min() and value.max() <= n):
+    if not traced(value) and value.size and not (value.min() >= 0 and value.max() <= n):
         _options.k(int(value[(value < 0) | (value > n)][0]), n)
     return jnp.clip(value, 0, n)
 
@@ -416,3 +416,65 @@ def sampled_costs(cost: Array, log_prob: Array) -> None:
             f"`score_function_loss(log_prob, cost)` expects two arrays of one shape (S, ...), got "
             f"{log_prob.shape} and {cost.shape}. Samples come first."
         )
+
+
+def groups(name: str, values: Any, value: Any) -> np.ndarray:
+    """One group number per row, known when the function is traced."""
+    static(groups=value)
+    if not _is(value, jnp.integer):
+        raise TypeError(
+            f"`{name}(groups)` expects one integer per row, got {_came(value)}. "
+            "Number the groups, for example with jnp.unique(..., return_inverse=True)."
+        )
+    if value.ndim != 1 or values.ndim == 0 or len(values) != len(value):
+        raise ValueError(
+            f"`{name}` expects values (N, ...) and groups (N,), got {values.shape} and "
+            f"{value.shape}. Give one group per row."
+        )
+    return np.asarray(value)
+
+
+def grouped_lists(padded: Array, mask: Array, count: np.ndarray) -> None:
+    """Padded lists of these lengths. Reads values, where they may be read."""
+    longest = int(count.max()) if len(count) else 0
+    lists = (len(count), longest)
+    if not _is(mask, jnp.bool_):
+        raise TypeError(
+            f"`mask` expects a boolean array, True where the item exists, got {_came(mask)}. "
+            "Convert it with mask.astype(bool)."
+        )
+    fits = mask.shape == lists == padded.shape[:2]
+    if not fits or (not traced(mask) and bool((mask.sum(-1) != count).any())):
+        raise ValueError(
+            f"`unpad_groups` expects the lists that these groups make, (G, n) = {lists}, got "
+            f"padded {padded.shape} and mask {mask.shape}. Give it the mask and the "
+            "groups of `pad_groups`."
+        )
+
+
+def paired_logps(policy: Array, reference: Array) -> None:
+    """Log-probabilities of the same responses under two models."""
+    came = reference.shape if isinstance(reference, Array | np.ndarray) else _came(reference)
+    if came != policy.shape:
+        raise ValueError(
+            f"`reference_logps` must have the shape of `policy_logps`, {policy.shape}, got "
+            f"{came}. Score the same responses with both models."
+        )
+
+
+def ties(value: Array | None, ranking: Array) -> Array | None:
+    """One flag per place: whether it is tied with the one before."""
+    if value is None:
+        return None
+    if not _is(value, jnp.bool_):
+        raise TypeError(
+            "`ties` expects booleans, True where a place is tied with the one before, got "
+            f"{_came(value)}. Compare the grades of neighbours."
+        )
+    try:
+        return jnp.broadcast_to(value, ranking.shape)
+    except ValueError:
+        raise ValueError(
+            f"`ties` must have the shape of the ranking, {ranking.shape}, or broadcast to "
+            f"it, got {value.shape}. Give one flag per place."
+        ) from None

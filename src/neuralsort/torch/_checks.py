@@ -427,3 +427,69 @@ def sampled_costs(cost: Tensor, log_prob: Tensor) -> None:
             f"`score_function_loss(log_prob, cost)` expects two tensors of one shape (S, ...), got "
             f"{tuple(log_prob.shape)} and {tuple(cost.shape)}. Samples come first."
         )
+
+
+def groups(name: str, values: Tensor, value: Tensor) -> Tensor:
+    """One group number per row."""
+    whole = isinstance(value, Tensor) and not (
+        value.is_floating_point() or value.is_complex() or value.dtype is torch.bool
+    )
+    if not whole:
+        came = value.dtype if isinstance(value, Tensor) else type(value).__name__
+        raise TypeError(
+            f"`{name}(groups)` expects one integer per row, got {came}. "
+            "Number the groups, for example with torch.unique(..., return_inverse=True)."
+        )
+    if value.dim() != 1 or values.dim() == 0 or len(values) != len(value):
+        raise ValueError(
+            f"`{name}` expects values (N, ...) and groups (N,), got {tuple(values.shape)} and "
+            f"{tuple(value.shape)}. Give one group per row."
+        )
+    return value
+
+
+def grouped_lists(padded: Tensor, mask: Tensor, count: Tensor) -> None:
+    """Padded lists of these lengths. Reads values, where they may be read."""
+    longest = int(count.max()) if len(count) else 0
+    lists = torch.Size((len(count), longest))
+    if mask.dtype is not torch.bool:
+        raise TypeError(
+            f"`mask` expects a boolean tensor, True where the item exists, got {mask.dtype}. "
+            "Convert it with mask.bool()."
+        )
+    fits = mask.shape == lists == padded.shape[:2]
+    if not fits or (readable(mask) and bool((mask.sum(-1) != count).any())):
+        raise ValueError(
+            f"`unpad_groups` expects the lists that these groups make, (G, n) = {tuple(lists)}, got "
+            f"padded {tuple(padded.shape)} and mask {tuple(mask.shape)}. Give it the mask and the "
+            "groups of `pad_groups`."
+        )
+
+
+def paired_logps(policy: Tensor, reference: Tensor) -> None:
+    """Log-probabilities of the same responses under two models."""
+    if not isinstance(reference, Tensor) or reference.shape != policy.shape:
+        came = tuple(reference.shape) if isinstance(reference, Tensor) else type(reference).__name__
+        raise ValueError(
+            f"`reference_logps` must have the shape of `policy_logps`, {tuple(policy.shape)}, got "
+            f"{came}. Score the same responses with both models."
+        )
+
+
+def ties(value: Tensor | None, ranking: Tensor) -> Tensor | None:
+    """One flag per place: whether it is tied with the one before."""
+    if value is None:
+        return None
+    if not isinstance(value, Tensor) or value.dtype is not torch.bool:
+        came = value.dtype if isinstance(value, Tensor) else type(value).__name__
+        raise TypeError(
+            f"`ties` expects booleans, True where a place is tied with the one before, got {came}. "
+            "Compare the grades of neighbours."
+        )
+    try:
+        return value.expand(ranking.shape)
+    except RuntimeError:
+        raise ValueError(
+            f"`ties` must have the shape of the ranking, {tuple(ranking.shape)}, or broadcast to "
+            f"it, got {tuple(value.shape)}. Give one flag per place."
+        ) from None

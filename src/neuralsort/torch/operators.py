@@ -35,13 +35,7 @@ def relaxed(
     """The relaxed permutation of lists; only padded ones need a relaxation that takes masks."""
     _options.relax(relax)
     options = {"tau": tau} if mask is None else {"tau": tau, "mask": mask}
-    try:
-        P = relax(scores, **options)
-    except TypeError:
-        mistake = _options.refused(relax, options)
-        if mistake is None:  # it has reasons of its own
-            raise
-        raise mistake from None
+    P = _options.called(relax, scores, options)
     _options.relaxed_permutation("relax(scores)", P)
     return P
 

@@ -157,21 +157,20 @@ def fast_soft_rank(
         return torch.empty_like(x)
     if there is None:
         s, perm = _exact(-lists if descending else lists).sort(-1, descending=True)
-        w, walls = _countdown(s), _walls(s)
+        w, absent = _countdown(s), torch.zeros_like(perm, dtype=torch.bool)
     else:
         s, perm = _beside_absent(-lists if descending else lists, there)
         absent = ~there.gather(-1, perm)
         s = s.masked_fill(absent, -torch.inf)
         place = torch.arange(1, s.shape[-1] + 1, dtype=s.dtype, device=s.device)
         w = torch.where(absent, place, there.sum(-1, keepdim=True) + 1 - place)
-        walls = _walls(s) | absent
     if unit is not None or not s.shape[-1]:
         s = s if unit is None else s / unit
         z = s.masked_fill(s.isinf(), 0.0)
-        y = _project(z, w.log() if entropic else w, entropic, walls)
+        y = _project(z, w.log() if entropic else w, entropic, _walls(s) | absent)
         y = y.exp() if entropic else y
     else:
-        differ = (s[..., :-1] != s[..., 1:]) | walls[..., 1:]
+        differ = (s[..., :-1] != s[..., 1:]) | absent[..., 1:]
         ties = tie_groups(pad(differ, (0, 1), value=True).to(w.dtype))
         y = share_ties(w, ties) + 0 * s.masked_fill(s.isinf(), 0.0)
     rank = torch.zeros_like(y).scatter(-1, perm, y)
