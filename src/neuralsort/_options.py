@@ -219,8 +219,8 @@ def memberships(value: Callable[..., Any], scores: Any, options: Mapping[str, ob
     made = called(relax(value), scores, options)
     if not hasattr(made, "memberships"):
         raise TypeError(
-            f"`relax(scores)` expects what has memberships, got {type(made).__name__}. Pass lapsum, "
-            "sparse_threshold or midpoint_threshold, or what returns a RelaxedPermutation."
+            f"`relax(scores)` must give what has memberships, got {type(made).__name__}. Pass "
+            "lapsum, sparse_threshold or midpoint_threshold, or what gives a RelaxedPermutation."
         )
     return made
 

@@ -71,8 +71,8 @@ def unpad_groups(padded: Array, mask: Array, groups: Array) -> Array:
 
 def _places(name: str, values: Array, groups: Array) -> tuple[np.ndarray, ...]:
     """The list of each row, its place in there, and the size of each list; known to the tracer."""
-    groups = _checks.groups(name, values, groups)
-    _, group, count = np.unique(groups, return_inverse=True, return_counts=True)
+    known = _checks.groups(name, values, groups)
+    _, group, count = np.unique(known, return_inverse=True, return_counts=True)
     order = np.argsort(group, kind="stable")
     place = np.empty_like(group)
     place[order] = np.arange(len(group)) - (np.cumsum(count) - count)[group[order]]

@@ -24,8 +24,8 @@ from . import _checks
 from .arrays import inverse
 from .relaxations.ordering import Ordered, order, share_ties, tie_groups
 
-# Temperatures below this one, but not 0, count as it, and as this fraction of the largest value: they
-# are as good as 0, and would overflow.
+# Temperatures below this one, but not 0, count as it, and as this fraction of the largest value:
+# they are as good as 0, and would overflow.
 WEAKEST = {"float32": 1e-30, "float64": 1e-290}
 
 REGULARIZATIONS = {"l2": "quadratic", "kl": "entropic"}
@@ -68,7 +68,8 @@ def fast_soft_sort(
 
     Raises:
         TypeError: If `x` is not floating point, or `mask` not boolean.
-        ValueError: If `tau` is negative or given twice, `regularization` unknown or `dim` out of range.
+        ValueError: If `tau` is negative or given twice, `regularization` unknown, `dim` out of
+            range, or a shape does not fit.
 
     Example:
         >>> fast_soft_sort(jnp.array([6.0, 1.0, 2.0]), tau=1.0)
@@ -115,9 +116,9 @@ def fast_soft_rank(
       \big\| y - x / \varepsilon \big\|^2, \qquad \rho = (1, \dots, n)$$
 
     where $\mathcal P(\rho)$ is the convex hull of the permutations of $\rho$ and $\varepsilon$ the
-    temperature; `"kl"` measures the Kullback-Leibler divergence from $\exp(x / \varepsilon)$ instead.
-    Its hard counterpart is `scipy.stats.rankdata(x)`, which it tends to as `tau` tends to 0:
-    the smallest value has rank 1, ties share the mean of their ranks.
+    temperature; `"kl"` measures the Kullback-Leibler divergence from $\exp(x / \varepsilon)$
+    instead. Its hard counterpart is `scipy.stats.rankdata(x)`, which it tends to as `tau` tends to
+    0: the smallest value has rank 1, ties share the mean of their ranks.
 
     Args:
         x: Values, any shape.
@@ -136,7 +137,8 @@ def fast_soft_rank(
 
     Raises:
         TypeError: If `x` is not floating point, or `mask` not boolean.
-        ValueError: If `tau` is negative or given twice, `regularization` unknown or `dim` out of range.
+        ValueError: If `tau` is negative or given twice, `regularization` unknown, `dim` out of
+            range, or a shape does not fit.
 
     Example:
         >>> fast_soft_rank(jnp.array([5.0, 1.0, 2.0]), tau=2.0)

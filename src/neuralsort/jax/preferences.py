@@ -26,8 +26,8 @@ def listwise_dpo_loss(
       r_{z_i}\Big], \qquad r_j = \beta \log \frac{\pi(y_j \mid x)}{\pi_{\text{ref}}(y_j \mid x)}$$
 
     the Plackett-Luce likelihood of the ranking with the implicit rewards $r$ for logits: each place
-    is a choice among the responses that are not placed before it, $b(i) = i - 1$. Responses that are
-    tied form a group: each of them is chosen among all that are not placed before the group, so
+    is a choice among the responses that are not placed before it, $b(i) = i - 1$. Responses that
+    are tied form a group: each of them is chosen among all that are not placed before the group, so
     that their order does not count. Of two responses, the better first, this is the loss of DPO,
     $-\log \sigma(r_{z_1} - r_{z_2})$.
 

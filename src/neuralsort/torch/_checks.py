@@ -460,8 +460,8 @@ def grouped_lists(padded: Tensor, mask: Tensor, count: Tensor) -> None:
     fits = mask.shape == lists == padded.shape[:2]
     if not fits or (readable(mask) and bool((mask.sum(-1) != count).any())):
         raise ValueError(
-            f"`unpad_groups` expects the lists that these groups make, (G, n) = {tuple(lists)}, got "
-            f"padded {tuple(padded.shape)} and mask {tuple(mask.shape)}. Give it the mask and the "
+            f"`unpad_groups` expects the lists that these groups make, (G, n) = {tuple(lists)}, "
+            f"got padded {tuple(padded.shape)} and mask {tuple(mask.shape)}. Give it the mask and the "
             "groups of `pad_groups`."
         )
 

@@ -70,7 +70,8 @@ def fast_soft_sort(
 
     Raises:
         TypeError: If `x` is not floating point, or `mask` not boolean.
-        ValueError: If `tau` is negative or given twice, `regularization` unknown or `dim` out of range.
+        ValueError: If `tau` is negative or given twice, `regularization` unknown, `dim` out of
+            range, or a shape does not fit.
 
     Example:
         >>> fast_soft_sort(torch.tensor([5.0, 1.0, 2.0]), tau=1.0)
@@ -117,9 +118,9 @@ def fast_soft_rank(
       \big\| y - x / \varepsilon \big\|^2, \qquad \rho = (1, \dots, n)$$
 
     where $\mathcal P(\rho)$ is the convex hull of the permutations of $\rho$ and $\varepsilon$ the
-    temperature; `"kl"` measures the Kullback-Leibler divergence from $\exp(x / \varepsilon)$ instead.
-    Its hard counterpart is `scipy.stats.rankdata(x)`, which it tends to as `tau` tends to 0:
-    the smallest value has rank 1, ties share the mean of their ranks.
+    temperature; `"kl"` measures the Kullback-Leibler divergence from $\exp(x / \varepsilon)$
+    instead. Its hard counterpart is `scipy.stats.rankdata(x)`, which it tends to as `tau` tends to
+    0: the smallest value has rank 1, ties share the mean of their ranks.
 
     Args:
         x: Values, any shape.
@@ -138,7 +139,8 @@ def fast_soft_rank(
 
     Raises:
         TypeError: If `x` is not floating point, or `mask` not boolean.
-        ValueError: If `tau` is negative or given twice, `regularization` unknown or `dim` out of range.
+        ValueError: If `tau` is negative or given twice, `regularization` unknown, `dim` out of
+            range, or a shape does not fit.
 
     Example:
         >>> fast_soft_rank(torch.tensor([5.0, 1.0, 2.0]), tau=2.0)

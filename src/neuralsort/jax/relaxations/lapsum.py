@@ -66,7 +66,7 @@ class LapSumPermutation(ScorePermutation):
 
     def _matrix(self) -> Array:
         scores, tau, mask = self._scores, self._tau, self._mask
-        n, rows = scores.shape[-1], self._rows
+        rows = self._rows
         x = scores.astype(working(scores.dtype))
         count = jnp.arange(rows + 1)
         batch = (*scores.shape[:-1], rows + 1)

@@ -5,8 +5,8 @@ Every item is let through by a distribution function F of its distance from a th
 $$w_j = F\Big(\frac{s_j - t}{\tau}\Big), \qquad \sum_j w_j = k,$$
 
 so that weights are between 0 and 1 and, where t solves the equation, sum to k. The sum falls as t
-rises, and between two neighbouring scores (or kinks of F) t has a closed form. Running sums over the
-sorted list say which two; the closed form needs no more than that, and is exact in float32 too,
+rises, and between two neighbouring scores (or kinks of F) t has a closed form. Running sums over
+the sorted list say which two; the closed form needs no more than that, and is exact in float32 too,
 since distances are taken from these neighbours and never from t.
 """
 
@@ -29,7 +29,7 @@ FAR = 1e4
 NONE = 1e-30
 
 Weigh = Callable[[Array, Array, Array, Array], Array]
-"""Items `(..., n)`, temperatures `(..., 1)`, which count, and k `(..., 1)` to weights `(..., n)`."""
+"""Items `(..., n)`, temperatures `(..., 1)`, who counts, and k `(..., 1)` to weights `(..., n)`."""
 
 
 @pytree("_scores", "_tau", "_mask", static=("_weigh",))

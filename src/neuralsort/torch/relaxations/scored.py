@@ -52,6 +52,7 @@ class Kernel(ABC):
 
     def memberships(self, ordered: Ordered, k: Tensor) -> Tensor | None:
         """Sums of the first k rows, where there is a shorter way than by the matrix."""
+        return None
 
 
 class LazyKernel(Kernel):
