@@ -73,7 +73,7 @@ def soft_topk_mask(
     Example:
         >>> x = jnp.array([1.0, 4.0, 2.0, 3.0])
         >>> soft_topk_mask(x, 2, tau=0.5).round(2)
-        Array([0.03, 0.97, 0.19, 0.81], dtype=float32)
+        Array([0.02, 0.98, 0.18, 0.82], dtype=float32)
         >>> soft_topk_mask(x, 2, tau=0.5, hard=True)
         Array([0., 1., 0., 1.], dtype=float32)
 

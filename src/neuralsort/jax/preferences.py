@@ -57,7 +57,7 @@ def listwise_dpo_loss(
     Example:
         >>> policy, reference = jnp.array([-12.0, -9.0, -11.0]), jnp.array([-11.0, -10.0, -11.0])
         >>> f"{listwise_dpo_loss(policy, reference, jnp.array([1, 2, 0])):.4f}"
-        '1.6453'
+        '1.6463'
         >>> f"{listwise_dpo_loss(policy, reference, jnp.array([1])):.4f}"  # only the best is known
         '1.0019'
 

@@ -461,8 +461,8 @@ def grouped_lists(padded: Tensor, mask: Tensor, count: Tensor) -> None:
     if not fits or (readable(mask) and bool((mask.sum(-1) != count).any())):
         raise ValueError(
             f"`unpad_groups` expects the lists that these groups make, (G, n) = {tuple(lists)}, "
-            f"got padded {tuple(padded.shape)} and mask {tuple(mask.shape)}. Give it the mask and the "
-            "groups of `pad_groups`."
+            f"got padded {tuple(padded.shape)} and mask {tuple(mask.shape)}. Give it the mask and "
+            "the groups of `pad_groups`."
         )
 
 

@@ -23,8 +23,8 @@ def conformal_quantile(
     $$\hat q = s_{(j)}, \qquad j = \min\big(\lceil (n + 1)(1 - \alpha) \rceil,\, n\big)$$
 
     with $s_{(j)}$ the j-th smallest score, softly: the quantile at level $(n+1)(1-\alpha)/n$. If
-    the n scores of a calibration set and a new one are exchangeable, the hard value covers the new one
-    with probability between $1 - \alpha$ and $1 - \alpha + 1/(n+1)$. Where
+    the n scores of a calibration set and a new one are exchangeable, the hard value covers the new
+    one with probability between $1 - \alpha$ and $1 - \alpha + 1/(n+1)$. Where
     $\alpha < 1/(n+1)$ no score of the set is large enough for that: j is **clamped** to n, the
     largest score is returned, and the promise is void. Its hard counterpart, which it tends to as
     `tau` tends to 0, is `numpy.quantile(scores, min(ceil((n + 1) * (1 - alpha)) / n, 1),

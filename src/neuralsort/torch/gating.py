@@ -73,7 +73,7 @@ def soft_topk_mask(
     Example:
         >>> x = torch.tensor([1.0, 4.0, 2.0, 3.0])
         >>> soft_topk_mask(x, 2, tau=0.5).round(decimals=2)
-        tensor([0.0300, 0.9700, 0.1900, 0.8100])
+        tensor([0.0200, 0.9800, 0.1800, 0.8200])
         >>> soft_topk_mask(x, 2, tau=0.5, hard=True)
         tensor([0., 1., 0., 1.])
 

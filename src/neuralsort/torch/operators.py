@@ -240,7 +240,10 @@ def soft_topk(
 
     Returns:
         A named tuple of `values`, of length k along `dim`, and `weights`, of the shape of `x`,
-        which sum to k along `dim`.
+        which sum to k along `dim`. They are sums over k rows of the relaxed permutation: with
+        relaxations whose columns do not sum to 1, as the default, a weight may exceed 1, since an
+        item may be counted at several places. For memberships between 0 and 1 see
+        `soft_topk_mask`.
 
     Raises:
         TypeError: If `x` is not floating point, or `mask` not boolean.

@@ -57,7 +57,7 @@ def listwise_dpo_loss(
         >>> policy = torch.tensor([-12.0, -9.0, -11.0], requires_grad=True)
         >>> reference = torch.tensor([-11.0, -10.0, -11.0])
         >>> listwise_dpo_loss(policy, reference, torch.tensor([1, 2, 0]))
-        tensor(1.6453, grad_fn=<MeanBackward0>)
+        tensor(1.6463, grad_fn=<MeanBackward0>)
         >>> listwise_dpo_loss(policy, reference, torch.tensor([1]))  # the best one alone is known
         tensor(1.0019, grad_fn=<MeanBackward0>)
 
