@@ -55,24 +55,33 @@ PUBLIC = {
     "spearman_loss",
     "kendall_loss",
     "ranknet_loss",
+    "KSubset",
+    "fenchel_young_loss",
+    "listnet_loss",
+    "lambda_loss",
+    "smooth_ap_loss",
+    "recall_at_k_loss",
+    "ranking_from",
 }
 
 LAYERS = {
     "torch": [
         {"_checks", "arrays"},
-        {"gradients", "groups", "hardening", "noise", "permutation", "rankings"},
+        {"gradients", "groups", "hardening", "noise", "permutation", "rankings", "subset_sums"},
         {"permutahedron", "relaxations"},
         {"conformal", "gating", "operators", "registry"},
-        {"distributions", "losses", "metrics", "preferences", "ranking_losses"},
+        {"distributions", "losses", "metrics", "ranking_losses", "subsets"}
+        | {"perturbations", "preferences", "relevance_losses", "retrieval"},
         {"estimators", "knn"},
         {"nn"},
     ],
     "jax": [
         {"_checks", "arrays", "pytrees"},
-        {"gradients", "groups", "hardening", "noise", "permutation", "rankings"},
+        {"gradients", "groups", "hardening", "noise", "permutation", "rankings", "subset_sums"},
         {"permutahedron", "relaxations"},
         {"conformal", "gating", "operators"},
-        {"distributions", "losses", "metrics", "preferences", "ranking_losses"},
+        {"distributions", "losses", "metrics", "ranking_losses", "subsets"}
+        | {"perturbations", "preferences", "relevance_losses", "retrieval"},
         {"estimators"},
     ],
     "tf": [{"_checks"}, {"gradients", "noise"}, {"relaxations"}, {"distributions", "layers"}],

@@ -27,6 +27,7 @@ from .operators import (
 )
 from .permutahedron import fast_soft_rank, fast_soft_sort
 from .permutation import RelaxedPermutation
+from .perturbations import fenchel_young_loss
 from .preferences import listwise_dpo_loss
 from .ranking_losses import (
     approx_ndcg,
@@ -35,6 +36,7 @@ from .ranking_losses import (
     ranknet_loss,
     spearman_loss,
 )
+from .rankings import ranking_from
 from .relaxations import (
     gumbel_sinkhorn,
     lapsum,
@@ -46,8 +48,11 @@ from .relaxations import (
     sorting_network,
     sparse_threshold,
 )
+from .relevance_losses import lambda_loss, listnet_loss, recall_at_k_loss, smooth_ap_loss
+from .subsets import KSubset
 
 __all__ = [
+    "KSubset",
     "PlackettLuce",
     "RelaxedPermutation",
     "RelaxedPlackettLuce",
@@ -55,10 +60,13 @@ __all__ = [
     "conformal_quantile",
     "fast_soft_rank",
     "fast_soft_sort",
+    "fenchel_young_loss",
     "gumbel_sinkhorn",
     "kendall_loss",
     "knn_loss",
+    "lambda_loss",
     "lapsum",
+    "listnet_loss",
     "listwise_dpo_loss",
     "midpoint_threshold",
     "neural_ndcg",
@@ -66,10 +74,13 @@ __all__ = [
     "pad_groups",
     "permutation_cross_entropy",
     "plackett_luce_nll",
+    "ranking_from",
     "ranknet_loss",
+    "recall_at_k_loss",
     "score_function_loss",
     "sinkhorn",
     "sinkhorn_sort",
+    "smooth_ap_loss",
     "soft_median",
     "soft_quantile",
     "soft_rank",
