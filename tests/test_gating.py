@@ -262,3 +262,21 @@ def test_vmap_and_compile(name):
     torch.testing.assert_close(torch.func.vmap(gate)(x), gate(x))
     compiled = torch.compile(gate, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(x), gate(x))
+
+
+def test_messages():
+    x = torch.randn(2, 3)
+    with pytest.raises(TypeError, match="`k` expects whole numbers, got a tensor of torch.float32"):
+        ns.soft_topk_mask(x, torch.ones(2))
+    with pytest.raises(ValueError, match=r"broadcasts to \(2,\), got \(2, 1\). Leave the dim"):
+        ns.soft_topk_mask(x, torch.ones(2, 1, dtype=torch.int64))
+    with pytest.raises(ValueError, match="between 0 and the length of the list, 3, got 4"):
+        ns.soft_topk_mask(x, torch.tensor([1, 4]))
+    with pytest.raises(ValueError, match="between 0 and the length of the list, 3, got 5"):
+        ns.soft_topk_mask(x, 5)
+    with pytest.raises(TypeError, match=r"`relax\(scores\)` must give what has memberships"):
+        ns.soft_topk_mask(x, 1, relax=ns.soft_rank)
+    with pytest.raises(TypeError, match="`relax` expects a function such as neuralsort"):
+        ns.soft_topk_mask(x, 1, relax="lapsum")
+    with pytest.raises(TypeError, match="Lists with a mask need one that takes it"):
+        ns.soft_topk_mask(x, 1, mask=x > 0, relax=lambda scores, tau: ns.lapsum(scores, tau=tau))
