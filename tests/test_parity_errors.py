@@ -25,6 +25,44 @@ ERRORS: dict[str, tuple[type[Exception], str, Callable[[Any, Any], Any]]] = {
         "shape of the scores",
         lambda ns, a: ns.neuralsort(a([1.0, 2.0]), mask=a([True, True, False])),
     ),
+    "samples": (
+        ValueError,
+        "at least 1",
+        lambda ns, a: ns.stochastic_neuralsort(a([1.0]), samples=0, **randomness(ns)),
+    ),
+    "ranking": (
+        TypeError,
+        "integer item indices",
+        lambda ns, a: ns.PlackettLuce(a([1.0, 2.0])).log_prob(a([1.0, 0.0])),
+    ),
+    "batch of rankings": (
+        ValueError,
+        "broadcasts against",
+        lambda ns, a: ns.PlackettLuce(a([[1.0, 2.0]] * 2)).log_prob(a([[1, 0]] * 3)),
+    ),
+    "long ranking": (
+        ValueError,
+        "at most k = 2",
+        lambda ns, a: ns.PlackettLuce(a([1.0, 2.0])).log_prob(a([1, 0, 1])),
+    ),
+    "sample shape": (
+        TypeError,
+        r"`sample_shape` expects a tuple.*got 3.*write \(3,\)",
+        lambda ns, a: draws(ns, ns.PlackettLuce(a([1.0, 2.0])), 3),
+    ),
+    "repeated item": (
+        ValueError,
+        "distinct items, from 0 to 1",
+        lambda ns, a: checked(ns, a([1.0, 2.0])).log_prob(a([1, 1])),
+    ),
+    "straight": (
+        ValueError,
+        "two .* of one shape",
+        lambda ns, a: ns.straight_through(a([1.0]), a([1.0, 2.0])),
+    ),
+}
+
+WITHOUT_TENSORFLOW: dict[str, tuple[type[Exception], str, Callable[[Any, Any], Any]]] = {
     "k of a gate": (
         TypeError,
         "`k` expects whole numbers",
@@ -106,44 +144,6 @@ ERRORS: dict[str, tuple[type[Exception], str, Callable[[Any, Any], Any]]] = {
         "one flag per place",
         lambda ns, a: ns.listwise_dpo_loss(a([1.0]), a([1.0]), a([0]), ties=a([True, False])),
     ),
-    "samples": (
-        ValueError,
-        "at least 1",
-        lambda ns, a: ns.stochastic_neuralsort(a([1.0]), samples=0, **randomness(ns)),
-    ),
-    "ranking": (
-        TypeError,
-        "integer item indices",
-        lambda ns, a: ns.PlackettLuce(a([1.0, 2.0])).log_prob(a([1.0, 0.0])),
-    ),
-    "batch of rankings": (
-        ValueError,
-        "broadcasts against",
-        lambda ns, a: ns.PlackettLuce(a([[1.0, 2.0]] * 2)).log_prob(a([[1, 0]] * 3)),
-    ),
-    "long ranking": (
-        ValueError,
-        "at most k = 2",
-        lambda ns, a: ns.PlackettLuce(a([1.0, 2.0])).log_prob(a([1, 0, 1])),
-    ),
-    "sample shape": (
-        TypeError,
-        r"`sample_shape` expects a tuple.*got 3.*write \(3,\)",
-        lambda ns, a: draws(ns, ns.PlackettLuce(a([1.0, 2.0])), 3),
-    ),
-    "repeated item": (
-        ValueError,
-        "distinct items, from 0 to 1",
-        lambda ns, a: checked(ns, a([1.0, 2.0])).log_prob(a([1, 1])),
-    ),
-    "straight": (
-        ValueError,
-        "two .* of one shape",
-        lambda ns, a: ns.straight_through(a([1.0]), a([1.0, 2.0])),
-    ),
-}
-
-WITHOUT_TENSORFLOW: dict[str, tuple[type[Exception], str, Callable[[Any, Any], Any]]] = {
     "list": (TypeError, "got list", lambda ns, a: ns.neuralsort([1.0, 2.0])),
     "power type": (TypeError, "`power` expects", lambda ns, a: ns.softsort(a([1.0]), power=a(1.0))),
     "no permutation": (
