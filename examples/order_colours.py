@@ -83,13 +83,23 @@ def swapped(colours: Tensor, wanted: Tensor, tau: float) -> Tensor:
     return torch.where((total[stretch] > 0).unsqueeze(-1), moved, colours)
 
 
-def learned(colours: Tensor, side: int, steps: int, tau: float = 1.0) -> Tensor:
+def shuffled_tour(side: int, reach: int) -> Tensor:
+    """All cells, square after square of so many cells on a side, in random order in each."""
+    down, right = torch.randint(0, reach, (2,)).tolist()
+    line = torch.arange(side)
+    across = side // reach + 2
+    square = ((line + down) // reach).unsqueeze(-1) * across + (line + right) // reach
+    return (square.flatten() + torch.rand(side * side, dtype=torch.float64)).argsort()
+
+
+def learned(colours: Tensor, side: int, steps: int, tau: float = 0.3) -> Tensor:
     """Colours on a grid, from a sort by luminance on."""
     grid = by_luminance(colours, side)
     with Progress("ordering colours", steps) as progress:
         for step, radius in enumerate(radii(side, steps)):
             wanted = surroundings(grid, radius).reshape(-1, 3)
-            tour = torch.randperm(side * side)
+            # Far and near in turn: near by there are more colours that are worth a swap.
+            tour = shuffled_tour(side, side if step % 2 else min(4 * radius, side))
             cells = grid.reshape(-1, 3)
             cells[tour] = swapped(cells[tour], wanted[tour], tau)
             grid = cells.view(side, side, 3)
