@@ -168,8 +168,9 @@ def test_masks_are_padding_invariant(name):
         torch.testing.assert_close(ours[there], expected)
         assert (ours[~there] == 0).all()
         assert (grad[~there] == 0).all()
-        expected.square().sum().backward()
-        torch.testing.assert_close(grad[there], short.grad)
+        if len(short):
+            expected.square().sum().backward()
+            torch.testing.assert_close(grad[there], short.grad)
 
 
 @each_gate
