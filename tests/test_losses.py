@@ -726,9 +726,8 @@ def test_spearman_takes_ranks_of_any_function():
     fast = ns.spearman_loss(x, target, tau=1e-6, rank=ns.fast_soft_rank, reduction="none")
     hard = 1 - ns.metrics.spearman(x, target, reduction="none")
     torch.testing.assert_close(fast.float(), hard.float())
-    padded = ns.spearman_loss(
-        x, target, tau=0.3, rank=ns.fast_soft_rank, mask=mask, reduction="none"
-    )
+    options = {"tau": 0.3, "rank": ns.fast_soft_rank}
+    padded = ns.spearman_loss(x, target, mask=mask, reduction="none", **options)
     for row, wanted, there, loss in zip(x, target, mask, padded, strict=True):
         short = ns.spearman_loss(row[there], wanted[there], **options)
         torch.testing.assert_close(loss, short)

@@ -156,7 +156,7 @@ def fast_soft_rank(
     lists, there = _lists(-x if descending else x, dim, mask)
     unit = _checks.softness(tau, strength, lists)
     o = _sorted(lists, there)
-    w = _countdown(o.values)
+    w, here = _countdown(o.values), True
     if there is not None:
         place = jnp.arange(1, w.shape[-1] + 1, dtype=w.dtype)
         here = jnp.take_along_axis(there, o.perm, -1)
@@ -167,6 +167,7 @@ def fast_soft_rank(
         unit = jnp.maximum(jnp.asarray(unit, w.dtype), weakest)
         y = _project(entropic, o.values, unit, jnp.log(w) if entropic else w, o.room)
         y = jnp.exp(y) if entropic else y
+        y = jnp.where(here, y, w)
     else:
         y = share_ties(w, tie_groups(o.values, o.room))
     ranks = jnp.take_along_axis(y, inverse(o.perm), -1) * o.poison

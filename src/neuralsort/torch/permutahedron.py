@@ -170,7 +170,7 @@ def fast_soft_rank(
         s = s if unit is None else s / unit
         z = s.masked_fill(s.isinf(), 0.0)
         y = _project(z, w.log() if entropic else w, entropic, _walls(s) | absent)
-        y = y.exp() if entropic else y
+        y = torch.where(absent, w, y.exp() if entropic else y)
     else:
         differ = (s[..., :-1] != s[..., 1:]) | absent[..., 1:]
         ties = tie_groups(pad(differ, (0, 1), value=True).to(w.dtype))
