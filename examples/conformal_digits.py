@@ -79,14 +79,13 @@ def coverage_and_size(
 
 def main() -> None:
     """Trains with and without the size of sets, and compares these."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Conformal training on handwritten digits")
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--alpha", type=float, default=0.02)
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
-    digits = load_digits()
-    images = torch.tensor(digits.data, dtype=torch.float32) / 16
-    labels = torch.tensor(digits.target)
+    pixels, targets = load_digits(return_X_y=True)
+    images, labels = torch.tensor(pixels, dtype=torch.float32) / 16, torch.tensor(targets)
     print(f"coverage wanted: {1 - options.alpha:.3f}")
     print("| seed | trained for | coverage | labels in a set |\n|---|---|---|---|")
     for seed in range(options.seeds):

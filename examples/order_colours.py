@@ -137,7 +137,7 @@ def draw(grids: dict[str, Tensor], path: Path) -> None:
 
 def main() -> None:
     """Orders random colours and says how well."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Orders colours on a grid")
     parser.add_argument("--side", type=int, default=256, help="cells on a side of the grid")
     parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--assign", action="store_true", help="compare with the best assignment")
