@@ -212,7 +212,12 @@ WITHOUT_TENSORFLOW: dict[str, tuple[type[Exception], str, Callable[[Any, Any], A
     ),
     "relax without a temperature": (
         TypeError,
-        r"`relax` expects a function that takes `tau=`, got fast_soft_sort.*neuralsort",
+        r"`relax` expects a function that takes `tau=`, got <lambda>.*neuralsort",
+        lambda ns, a: ns.soft_rank(a([1.0, 2.0]), relax=lambda scores: scores),
+    ),
+    "relax of values": (
+        TypeError,
+        r"`relax\(scores\)` expects a RelaxedPermutation, got .*neuralsort",
         lambda ns, a: ns.soft_rank(a([1.0, 2.0]), relax=ns.fast_soft_sort),
     ),
     "relax without a mask": (
