@@ -31,6 +31,13 @@ PUBLIC = {
     "soft_sort_by",
     "soft_rank",
     "soft_topk",
+    "soft_topk_mask",
+    "sparse_threshold",
+    "midpoint_threshold",
+    "conformal_quantile",
+    "listwise_dpo_loss",
+    "pad_groups",
+    "unpad_groups",
     "soft_quantile",
     "soft_median",
     "tau_for_blur",
@@ -61,22 +68,23 @@ PUBLIC = {
 LAYERS = {
     "torch": [
         {"_checks", "arrays"},
-        {"gradients", "hardening", "noise", "permutation", "rankings", "softness", "subset_sums"}
-        | {"temperature"},
+        {"gradients", "groups", "hardening", "noise", "permutation", "rankings", "softness"}
+        | {"subset_sums", "temperature"},
         {"permutahedron", "relaxations"},
-        {"operators", "registry"},
+        {"conformal", "gating", "operators", "registry"},
         {"distributions", "losses", "metrics", "ranking_losses", "subsets"}
-        | {"perturbations", "relevance_losses", "retrieval"},
+        | {"perturbations", "preferences", "relevance_losses", "retrieval"},
         {"estimators", "knn"},
         {"nn"},
     ],
     "jax": [
         {"_checks", "arrays", "pytrees"},
-        {"gradients", "hardening", "noise", "permutation", "rankings", "softness", "subset_sums"},
+        {"gradients", "groups", "hardening", "noise", "permutation", "rankings", "softness"}
+        | {"subset_sums"},
         {"permutahedron", "relaxations"},
-        {"operators"},
+        {"conformal", "gating", "operators"},
         {"distributions", "losses", "metrics", "ranking_losses", "subsets"}
-        | {"perturbations", "relevance_losses", "retrieval"},
+        | {"perturbations", "preferences", "relevance_losses", "retrieval"},
         {"estimators"},
     ],
     "tf": [{"_checks"}, {"gradients", "noise"}, {"relaxations"}, {"distributions", "layers"}],

@@ -1,6 +1,8 @@
 """Every loss over one table: oracle, padding, derivatives, lists that teach nothing, limits."""
 
 import functools
+import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -709,3 +711,70 @@ def test_losses_under_autocast_are_float32(loss):
         short = torch.nn.functional.linear(scores.float(), torch.eye(6))
         assert short.dtype is torch.bfloat16
         assert loss(short, other).dtype is torch.float32
+
+
+# -- other ranks, and weights ----------------------------------------------------------------------
+
+
+def test_spearman_takes_ranks_of_any_function():
+    x, target = torch.randn(4, 8, dtype=torch.float64), torch.randn(4, 8)
+    mask = torch.arange(8) < torch.tensor([[8], [5], [2], [0]])
+    for options in ({}, {"mask": mask}):
+        by_relaxation = ns.spearman_loss(x, target, tau=0.4, **options)
+        by_rank = ns.spearman_loss(x, target, tau=0.4, rank=ns.soft_rank, **options)
+        torch.testing.assert_close(by_rank, by_relaxation)
+    fast = ns.spearman_loss(x, target, tau=1e-6, rank=ns.fast_soft_rank, reduction="none")
+    hard = 1 - ns.metrics.spearman(x, target, reduction="none")
+    torch.testing.assert_close(fast.float(), hard.float())
+    options = {"tau": 0.3, "rank": ns.fast_soft_rank}
+    padded = ns.spearman_loss(x, target, mask=mask, reduction="none", **options)
+    for row, wanted, there, loss in zip(x, target, mask, padded, strict=True):
+        short = ns.spearman_loss(row[there], wanted[there], **options)
+        torch.testing.assert_close(loss, short)
+
+
+def test_messages_about_ranks():
+    x = torch.randn(3)
+    with pytest.raises(TypeError, match="`rank` expects a function such as soft_rank"):
+        ns.spearman_loss(x, x, tau=1.0, rank="fast")
+    with pytest.raises(TypeError, match="`rank` expects a function that takes `tau=`"):
+        ns.spearman_loss(x, x, tau=1.0, rank=lambda x: x)
+    with pytest.raises(ValueError, match=r"must give one rank per item, shape \(3,\), got"):
+        ns.spearman_loss(x, x, tau=1.0, rank=ns.soft_median)
+
+
+WEIGHTED = {
+    "spearman": functools.partial(ns.spearman_loss, tau=0.4),
+    "kendall": functools.partial(ns.kendall_loss, tau=0.4),
+    "ranknet": ns.ranknet_loss,
+}
+
+
+@pytest.mark.parametrize("name", WEIGHTED)
+def test_weights_that_are_equal_change_nothing_and_absent_items_weigh_nothing(name):
+    loss = functools.partial(WEIGHTED[name], reduction="none")
+    x, target = torch.randn(3, 6, dtype=torch.float64), torch.randn(3, 6)
+    mask = torch.arange(6) < torch.tensor([[6], [4], [1]])
+    torch.testing.assert_close(loss(x, target, weights=torch.full((6,), 3.0)), loss(x, target))
+    weights = torch.rand(3, 6).masked_fill(~mask, torch.nan)
+    ours = loss(x, target, weights=weights, mask=mask)
+    short = loss(x[1, :4], target[1, :4], weights=weights[1, :4])
+    torch.testing.assert_close(ours[1], short)
+    assert torch.equal(loss(x, target, weights=torch.zeros(6)), torch.zeros(3).double())
+
+
+def test_weighted_losses_are_their_formulas():
+    x, target = torch.randn(6, dtype=torch.float64), torch.tensor([3.0, 1.0, 2.0, 6.0, 5.0, 4.0])
+    weights = torch.rand(6, dtype=torch.float64)
+    ranks = ns.soft_rank(x, tau=0.4)
+    cov = np.cov(ranks.numpy(), target.numpy(), aweights=weights.numpy(), ddof=0)
+    expected = 1 - cov[0, 1] / np.sqrt(cov[0, 0] * cov[1, 1])
+    ours = ns.spearman_loss(x, target, tau=0.4, weights=weights)
+    assert abs(ours.item() - expected) < 1e-9
+    total = norm = 0.0
+    for i, j in itertools.permutations(range(6), 2):
+        if target[i] > target[j]:
+            pair = (weights[i] * weights[j]).item()
+            total += pair * (1 - math.tanh((x[i] - x[j]).item() / 0.4))
+            norm += pair
+    assert abs(ns.kendall_loss(x, target, tau=0.4, weights=weights).item() - total / norm) < 1e-9

@@ -12,9 +12,7 @@ from torch.distributions import Distribution
 
 from tests.frameworks import nj, nt, ntf
 
-MISSING = {
-    "lapsum": "its closed form needs float64, which JAX has only when asked",
-}
+MISSING: dict[str, str] = {}
 """Names of neuralsort.torch that neuralsort.jax does without, and why."""
 
 ENGINE = "JAX forms its windows inside a loop over blocks of one size"
@@ -23,7 +21,6 @@ FILES_OF_TORCH = {
     "nn.py": "modules are PyTorch's",
     "temperature.py": "modules are PyTorch's",
     "registry.py": "one table of methods serves all frameworks",
-    "relaxations/lapsum.py": MISSING["lapsum"],
     "relaxations/neuralsort_matrix.py": "XLA fuses the operations of a dense matrix by itself",
     "relaxations/engine/bands.py": ENGINE,
     "relaxations/engine/between.py": "JAX sums falls outward in its dense form, and in its loop",

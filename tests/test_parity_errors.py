@@ -63,6 +63,87 @@ ERRORS: dict[str, tuple[type[Exception], str, Callable[[Any, Any], Any]]] = {
 }
 
 WITHOUT_TENSORFLOW: dict[str, tuple[type[Exception], str, Callable[[Any, Any], Any]]] = {
+    "k of a gate": (
+        TypeError,
+        "`k` expects whole numbers",
+        lambda ns, a: ns.soft_topk_mask(a([1.0, 2.0]), a(1.0)),
+    ),
+    "k per list": (
+        ValueError,
+        "Leave the dimension of the lists out",
+        lambda ns, a: ns.soft_topk_mask(a([[1.0, 2.0]] * 2), a([[1], [1]])),
+    ),
+    "k beyond a list": (
+        ValueError,
+        "the length of the list, 2, got 3",
+        lambda ns, a: ns.soft_topk_mask(a([[1.0, 2.0]] * 2), a([1, 3])),
+    ),
+    "memberships": (
+        TypeError,
+        "must give what has memberships",
+        lambda ns, a: ns.soft_topk_mask(a([1.0, 2.0]), 1, relax=ns.soft_rank),
+    ),
+    "two names": (
+        ValueError,
+        "two names of one thing",
+        lambda ns, a: ns.fast_soft_rank(a([1.0]), tau=1.0, strength=1.0),
+    ),
+    "rank": (
+        TypeError,
+        "`rank` expects a function",
+        lambda ns, a: ns.spearman_loss(a([1.0]), a([1.0]), tau=1.0, rank="fast"),
+    ),
+    "ranks": (
+        ValueError,
+        "one rank per item",
+        lambda ns, a: ns.spearman_loss(a([1.0]), a([1.0]), tau=1.0, rank=ns.soft_median),
+    ),
+    "alpha": (ValueError, "share of errors", lambda ns, a: ns.conformal_quantile(a([1.0]), 90)),
+    "no scores": (
+        ValueError,
+        "at least one item",
+        lambda ns, a: ns.conformal_quantile(a([[1.0]])[:, :0], 0.1),
+    ),
+    "groups": (
+        TypeError,
+        "one integer per row",
+        lambda ns, a: ns.pad_groups(a([1.0]), a([1.0])),
+    ),
+    "rows and groups": (
+        ValueError,
+        "one group per row",
+        lambda ns, a: ns.pad_groups(a([1.0]), a([1, 2])),
+    ),
+    "lists of groups": (
+        ValueError,
+        "the lists that these groups make",
+        lambda ns, a: ns.unpad_groups(a([[1.0]]), a([[True]]), a([1, 2])),
+    ),
+    "mask of groups": (
+        TypeError,
+        "`mask` expects a boolean",
+        lambda ns, a: ns.unpad_groups(a([[1.0]]), a([[1]]), a([1])),
+    ),
+    "two models": (
+        ValueError,
+        "Score the same responses with both models",
+        lambda ns, a: ns.listwise_dpo_loss(a([1.0, 2.0]), a([1.0]), a([1, 0])),
+    ),
+    "beta": (
+        ValueError,
+        "`beta` must be positive",
+        lambda ns, a: ns.listwise_dpo_loss(a([1.0]), a([1.0]), a([0]), beta=0.0),
+    ),
+    "ties": (
+        TypeError,
+        "`ties` expects booleans",
+        lambda ns, a: ns.listwise_dpo_loss(a([1.0]), a([1.0]), a([0]), ties=a([0])),
+    ),
+    "shape of ties": (
+        ValueError,
+        "one flag per place",
+        lambda ns, a: ns.listwise_dpo_loss(a([1.0]), a([1.0]), a([0]), ties=a([True, False])),
+    ),
     "list": (TypeError, "got list", lambda ns, a: ns.neuralsort([1.0, 2.0])),
     "power type": (TypeError, "`power` expects", lambda ns, a: ns.softsort(a([1.0]), power=a(1.0))),
     "no permutation": (
@@ -131,7 +212,12 @@ WITHOUT_TENSORFLOW: dict[str, tuple[type[Exception], str, Callable[[Any, Any], A
     ),
     "relax without a temperature": (
         TypeError,
-        r"`relax` expects a function that takes `tau=`, got fast_soft_sort.*neuralsort",
+        r"`relax` expects a function that takes `tau=`, got <lambda>.*neuralsort",
+        lambda ns, a: ns.soft_rank(a([1.0, 2.0]), relax=lambda scores: scores),
+    ),
+    "relax of values": (
+        TypeError,
+        r"`relax\(scores\)` expects a RelaxedPermutation, got .*neuralsort",
         lambda ns, a: ns.soft_rank(a([1.0, 2.0]), relax=ns.fast_soft_sort),
     ),
     "relax without a mask": (

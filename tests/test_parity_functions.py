@@ -14,6 +14,10 @@ TARGET = np.argsort(-np.random.default_rng(2).normal(size=(3, 6)), -1)
 RELEVANCE = np.random.default_rng(3).integers(0, 4, size=(3, 6))
 MASK = (RELEVANCE > 0) & np.array([[True], [True], [False]])  # of the last list nothing is there
 PRESENT_FIRST = np.argsort(~MASK, -1, kind="stable")
+KS = np.array([0, 3, 5])
+TIES = np.array([[False, True, True], [False, False, True], [False, False, False]])
+GROUPS = np.array([3, 1, 3, 3, 7, 1] * 3)
+WEIGHTS = np.random.default_rng(5).uniform(size=(3, 6))
 
 
 def outer(x: Any) -> Any:
@@ -23,6 +27,11 @@ def outer(x: Any) -> Any:
 
 def hard(ns: Any, x: Any) -> Any:
     return ns.neuralsort(x, tau=0.4).straight_through()
+
+
+def groups(ns: Any) -> Any:
+    """They decide shapes: a NumPy array stays known inside a compiled function of JAX."""
+    return torch.tensor(GROUPS) if ns is nt else GROUPS
 
 
 def masked(ns: Any) -> dict[str, Any]:
@@ -95,6 +104,50 @@ FUNCTIONS: dict[str, dict[str, Callable[[Any, Any], Any]]] = {
         "entropic sort": lambda ns, x: ns.fast_soft_sort(x, strength=2.0, regularization="kl"),
         "fast_soft_rank": lambda ns, x: ns.fast_soft_rank(x, strength=0.4, dim=0),
         "entropic rank": lambda ns, x: ns.fast_soft_rank(x, strength=0.4, regularization="kl"),
+        "masked sort": lambda ns, x: ns.fast_soft_sort(x, tau=2.0, mask=of(ns, MASK)),
+        "masked rank": lambda ns, x: ns.fast_soft_rank(x, tau=0.4, mask=of(ns, MASK)),
+        "entropic masked rank": lambda ns, x: ns.fast_soft_rank(
+            x, tau=0.4, regularization="kl", descending=True, mask=of(ns, MASK)
+        ),
+    },
+    "gates": {
+        "lapsum": lambda ns, x: ns.lapsum(x, tau=0.4).to_dense(),
+        "masked lapsum": lambda ns, x: ns.lapsum(x, tau=0.4, mask=of(ns, MASK)).sort(x),
+        "soft_topk_mask": lambda ns, x: ns.soft_topk_mask(x, 2, tau=0.4),
+        "k per list": lambda ns, x: ns.soft_topk_mask(x, of(ns, KS), tau=0.4, largest=False),
+        "masked": lambda ns, x: ns.soft_topk_mask(x, 2, tau=0.4, mask=of(ns, MASK)),
+        "hard": lambda ns, x: ns.soft_topk_mask(x, 2, tau=0.4, hard=True),
+        "sparse": lambda ns, x: ns.soft_topk_mask(x, 2, tau=1.1, relax=ns.sparse_threshold),
+        "midpoint": lambda ns, x: ns.soft_topk_mask(x, 2, tau=0.4, relax=ns.midpoint_threshold),
+        "of a relaxation": lambda ns, x: ns.softsort(x, tau=0.4).memberships(of(ns, KS)),
+    },
+    "doors": {
+        "conformal": lambda ns, x: ns.conformal_quantile(x, 0.3, tau=0.4),
+        "masked conformal": lambda ns, x: ns.conformal_quantile(x, 0.3, mask=of(ns, MASK)),
+        "dpo": lambda ns, x: ns.listwise_dpo_loss(x, of(ns, SCORES[::-1].copy()), of(ns, TARGET)),
+        "tied dpo": lambda ns, x: ns.listwise_dpo_loss(
+            x, 2 * x, of(ns, TARGET[:, :3]), ties=of(ns, TIES), reduction="none"
+        ),
+        "masked dpo": lambda ns, x: ns.listwise_dpo_loss(
+            x, of(ns, SCORES[::-1].copy()), of(ns, PRESENT_FIRST), **masked(ns)
+        ),
+        "groups": lambda ns, x: ns.unpad_groups(
+            2 * ns.pad_groups(x.reshape(-1), groups(ns))[0],
+            ns.pad_groups(x.reshape(-1), groups(ns))[1],
+            groups(ns),
+        ),
+        "spearman by rank": lambda ns, x: ns.spearman_loss(
+            x, of(ns, RELEVANCE), tau=0.5, rank=ns.fast_soft_rank, **masked(ns)
+        ),
+        "weighted spearman": lambda ns, x: ns.spearman_loss(
+            x, of(ns, RELEVANCE), tau=0.5, weights=of(ns, WEIGHTS)
+        ),
+        "weighted kendall": lambda ns, x: ns.kendall_loss(
+            x, of(ns, RELEVANCE), tau=0.5, weights=of(ns, WEIGHTS), **masked(ns)
+        ),
+        "weighted ranknet": lambda ns, x: ns.ranknet_loss(
+            x, of(ns, RELEVANCE), weights=of(ns, WEIGHTS)
+        ),
     },
     "ranking losses": {
         "approx_ndcg": lambda ns, x: ns.approx_ndcg(x, of(ns, RELEVANCE), tau=0.5),

@@ -1,5 +1,7 @@
 """The same numbers as other packages, where these are installed and are right."""
 
+import functools
+
 import numpy as np
 import pytest
 import scipy.optimize
@@ -119,6 +121,63 @@ def test_pot_sinkhorn_sort(dtype, tau):
         options = {"method": "sinkhorn_log", "numItermax": 20_000, "stopThr": 1e-13}
         plan = ot.sinkhorn(ones, ones, cost, tau, **options)
         assert_same(matrix, torch.from_numpy(10 * plan).to(dtype), dtype)
+
+
+# -- OTT -------------------------------------------------------------------------------------------
+
+
+def balanced(log: np.ndarray) -> np.ndarray:
+    """Sinkhorn's iterations by hand, rows and columns of sum 1."""
+    for _ in range(5000):
+        log = log - np.logaddexp.reduce(log, 1, keepdims=True)
+        log = log - np.logaddexp.reduce(log, 0, keepdims=True)
+    return np.exp(log)
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 0.3])
+def test_conversion_of_ott_epsilon(epsilon):
+    """Targets from 0 to 1 at squared distance: what OTT transports to, without its squashing."""
+    x = np.random.default_rng(0).normal(size=9)
+    targets = np.linspace(1.0, 0.0, 9)
+    plan = balanced(-((targets[:, None] - x[None]) ** 2) / epsilon)
+    options = {"tau": 8 * epsilon, "iterations": 20_000, "tolerance": 1e-12}
+    ours = ns.sinkhorn_sort(torch.tensor(x), **options).to_dense()
+    np.testing.assert_allclose(ours.numpy(), plan, atol=1e-9)
+
+
+def test_ott():
+    pytest.importorskip("ott", reason="ott-jax is not installed")
+    jnp = pytest.importorskip("jax.numpy")
+    soft_sort = pytest.importorskip("ott.tools.soft_sort")
+    x = np.random.default_rng(0).normal(size=9)
+    options = {"epsilon": 0.1, "squashing_fun": lambda z: z, "threshold": 1e-5}
+    theirs = soft_sort.sort(jnp.asarray(x), max_iterations=20_000, **options)
+    relax = functools.partial(ns.sinkhorn_sort, iterations=20_000, tolerance=1e-9)
+    ours = ns.soft_sort(torch.tensor(x), tau=0.8, relax=relax)
+    np.testing.assert_allclose(ours.numpy(), np.asarray(theirs), atol=1e-3)
+
+
+# -- fast-soft-sort --------------------------------------------------------------------------------
+
+
+def test_published_examples_of_fast_soft_sort():
+    """The numbers that its README prints."""
+    x = torch.tensor([[5.0, 1.0, 2.0], [2.0, 1.0, 5.0]], dtype=torch.float64)
+    third = torch.tensor([5.0, 8.0, 11.0], dtype=torch.float64) / 3
+    torch.testing.assert_close(ns.fast_soft_sort(x, tau=1.0), third.expand(2, 3))
+    torch.testing.assert_close(ns.fast_soft_sort(x, tau=0.1), x.sort(-1).values)
+    ranks = torch.tensor([[3.0, 1.25, 1.75], [1.75, 1.25, 3.0]], dtype=torch.float64)
+    torch.testing.assert_close(ns.fast_soft_rank(x, tau=2.0), ranks)
+
+
+@pytest.mark.parametrize("kind", ["l2", "kl"])
+def test_fast_soft_sort(kind):
+    theirs = pytest.importorskip("fast_soft_sort.numpy_ops", reason="it is not installed")
+    x = torch.randn(20, dtype=torch.float64)
+    for name, peer in (("fast_soft_rank", theirs.SoftRank), ("fast_soft_sort", theirs.SoftSort)):
+        expected = peer(x.numpy(), regularization_strength=0.7, regularization=kind).compute()
+        ours = getattr(ns, name)(x, tau=0.7, regularization=kind)
+        np.testing.assert_allclose(ours.numpy(), expected, atol=1e-9)
 
 
 # -- SciPy -----------------------------------------------------------------------------------------

@@ -244,3 +244,50 @@ def test_long_lists_in_float32_are_as_good_as_in_float64():
         for soft in FUNCTIONS.values():
             exact = soft(x.double(), strength=strength)
             assert_near(soft(x, strength=strength), exact, 1e-6)
+
+
+# -- masks and temperatures ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["l2", "kl"])
+@pytest.mark.parametrize("name", ["fast_soft_rank", "fast_soft_sort"])
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("tau", [0.0, 0.3, 2.0])
+def test_masks_are_padding_invariant(kind, name, descending, tau):
+    function = getattr(ns, name)
+    options = {"tau": tau, "regularization": kind, "descending": descending}
+    x = torch.randn(4, 6, dtype=torch.float64)
+    x[0, 0] = torch.inf
+    mask = torch.tensor([[1, 1, 0, 1, 1, 0], [1] * 6, [0, 1, 0, 0, 1, 0], [0] * 6]).bool()
+    spoilt = torch.where(mask, x, torch.tensor([torch.nan, torch.inf] * 3)).requires_grad_()
+    padded = function(spoilt, mask=mask, **options)
+    weights = torch.randn_like(padded)
+    for row, there, ours, own in zip(x, mask, padded, spoilt, strict=True):
+        count = int(there.sum())
+        short = function(row[there], **options)
+        if name == "fast_soft_rank":
+            torch.testing.assert_close(ours[there], short)
+            rest = torch.arange(count + 1.0, 7, dtype=torch.float64)
+            assert torch.equal(ours[~there], rest)  # absent items come last, in index order
+        else:
+            torch.testing.assert_close(ours[:count], short)
+            torch.testing.assert_close(ours[count:], own[~there], equal_nan=True)
+    if name == "fast_soft_rank":
+        (gradient,) = torch.autograd.grad((padded * weights)[1:3].sum(), spoilt)
+        assert (gradient[~mask] == 0).all()
+
+
+@pytest.mark.parametrize("name", ["fast_soft_rank", "fast_soft_sort"])
+def test_tau_is_strength_and_may_be_a_tensor(name):
+    function = getattr(ns, name)
+    x = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
+    assert torch.equal(function(x, tau=0.7), function(x, strength=0.7))
+    assert torch.equal(function(x), function(x, tau=1.0))
+    tau = torch.tensor([[0.3], [0.9], [0.0]], dtype=torch.float64)
+    soft = function(x, tau=tau)
+    for row, ours, one in zip(x, soft, tau.flatten().tolist(), strict=True):
+        torch.testing.assert_close(ours, function(row, tau=one))
+    tau = torch.tensor([[0.3], [0.9], [2.0]], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x, tau: function(x, tau=tau), (x, tau))
+    with pytest.raises(ValueError, match="`tau` and `strength` are two names of one thing"):
+        function(x, tau=1.0, strength=1.0)

@@ -5,6 +5,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from numbers import Real
+from typing import Any
 
 
 def _number(name: str, value: object, expected: str, remedy: str) -> float:
@@ -186,7 +187,9 @@ def relax(value: Callable[..., object]) -> Callable[..., object]:
     return value
 
 
-def refused(value: Callable[..., object], given: Mapping[str, object]) -> TypeError | None:
+def refused(
+    value: Callable[..., object], given: Mapping[str, object], option: str = "relax"
+) -> TypeError | None:
     """What to say of a relaxation that does not take what it is given; None if it does."""
     try:
         taken = inspect.signature(value).parameters.values()
@@ -199,14 +202,60 @@ def refused(value: Callable[..., object], given: Mapping[str, object]) -> TypeEr
         return None
     name = getattr(value, "__name__", repr(value))
     remedy = {
-        "tau": "Pass one that returns a RelaxedPermutation, such as neuralsort or softsort; "
-        "fast_soft_sort and fast_soft_rank have values alone, and are called themselves.",
-        "mask": "Lists with a mask need one that takes it, as neuralsort and softsort do.",
+        "relax": {
+            "tau": "Pass one that returns a RelaxedPermutation, such as neuralsort or softsort.",
+            "mask": "Lists with a mask need one that takes it, as neuralsort and softsort do.",
+        },
+        "rank": {
+            "tau": "Pass one that returns ranks, such as soft_rank or fast_soft_rank.",
+            "mask": "Lists with a mask need one that takes it, as soft_rank and fast_soft_rank do.",
+        },
     }
     return TypeError(
-        f"`relax` expects a function that takes `{missing[0]}=`, got {name}, which does not. "
-        f"{remedy[missing[0]]}"
+        f"`{option}` expects a function that takes `{missing[0]}=`, got {name}, which does not. "
+        f"{remedy[option][missing[0]]}"
     )
+
+
+def called(
+    value: Callable[..., Any], x: Any, options: Mapping[str, object], option: str = "relax"
+) -> Any:
+    """What a function of the user's says of lists, or what it does not take."""
+    try:
+        return value(x, **options)
+    except TypeError:
+        mistake = refused(value, options, option)
+        if mistake is None:  # it has reasons of its own
+            raise
+        raise mistake from None
+
+
+def ranks(value: Callable[..., Any], x: Any, options: Mapping[str, object]) -> Any:
+    """Ranks of lists by a function of the user's, one for each item."""
+    if not callable(value):
+        raise TypeError(
+            f"`rank` expects a function such as soft_rank or fast_soft_rank, got {value!r}. "
+            "Fix its options with functools.partial."
+        )
+    made = called(value, x, options, "rank")
+    came = getattr(made, "shape", type(made).__name__)
+    if came != x.shape:
+        raise ValueError(
+            f"`rank(x)` must give one rank per item, shape {tuple(x.shape)}, got {came}. "
+            "Pass a function of values to ranks, such as soft_rank or fast_soft_rank."
+        )
+    return made
+
+
+def memberships(value: Callable[..., Any], scores: Any, options: Mapping[str, object]) -> Any:
+    """What a relaxation says of scores, which must have memberships."""
+    made = called(relax(value), scores, options)
+    if not hasattr(made, "memberships"):
+        raise TypeError(
+            f"`relax(scores)` must give what has memberships, got {type(made).__name__}. Pass "
+            "lapsum, sparse_threshold or midpoint_threshold, or what gives a RelaxedPermutation."
+        )
+    return made
 
 
 def sample_shape(value: object) -> tuple[int, ...]:
@@ -309,6 +358,43 @@ def baseline(value: str | None) -> str | None:
         raise ValueError(
             f'`baseline` must be "leave_one_out" or None, got {value!r}. '
             "For a baseline of your own subtract it from the cost and pass None."
+        )
+    return value
+
+
+def alpha(value: float) -> float:
+    """A share of errors."""
+    value = _number("alpha", value, "a number", "Pass e.g. 0.1 for a coverage of 90 %.")
+    if not 0 < value < 1:
+        raise ValueError(
+            f"`alpha` must lie between 0 and 1, got {value}. It is the share of errors: 0.1 covers "
+            "90 %."
+        )
+    return value
+
+
+def conformal_place(n: int, alpha: float) -> int:
+    """Which of n scores, from 1 for the smallest, covers a new one; the largest if none does."""
+    # Less than a rounding below what it is: ceil of 9.000000000000002 would be 10.
+    return min(max(math.ceil((n + 1) * (1 - alpha) - 1e-9), 1), n)
+
+
+def some_items(name: str, dim: int, shape: tuple[int, ...]) -> None:
+    """Lists that are not empty."""
+    if shape[dim] == 0:
+        raise ValueError(
+            f"`{name}` needs at least one item along dim {dim}, got shape {shape}. "
+            "Give lists that are not empty."
+        )
+
+
+def beta(value: float) -> float:
+    """How far a policy may leave its reference."""
+    value = _number("beta", value, "a number", "Pass e.g. 0.1.")
+    if not (value > 0 and math.isfinite(value)):
+        raise ValueError(
+            f"`beta` must be positive and finite, got {value}. Smaller lets the policy go further "
+            "from its reference; 0.1 is usual."
         )
     return value
 

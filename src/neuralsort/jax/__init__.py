@@ -11,8 +11,11 @@ except ImportError as missing:
 from .._blur import Blur
 from . import estimators as estimators
 from . import metrics as metrics
+from .conformal import conformal_quantile
 from .distributions import PlackettLuce, RelaxedPlackettLuce, stochastic_neuralsort
+from .gating import soft_topk_mask
 from .gradients import score_function_loss, straight_through
+from .groups import pad_groups, unpad_groups
 from .losses import knn_loss, permutation_cross_entropy, plackett_luce_nll, topk_cross_entropy
 from .operators import (
     soft_median,
@@ -26,6 +29,7 @@ from .operators import (
 from .permutahedron import fast_soft_rank, fast_soft_sort
 from .permutation import RelaxedPermutation
 from .perturbations import fenchel_young_loss
+from .preferences import listwise_dpo_loss
 from .ranking_losses import (
     approx_ndcg,
     kendall_loss,
@@ -36,11 +40,14 @@ from .ranking_losses import (
 from .rankings import ranking_from
 from .relaxations import (
     gumbel_sinkhorn,
+    lapsum,
+    midpoint_threshold,
     neuralsort,
     sinkhorn,
     sinkhorn_sort,
     softsort,
     sorting_network,
+    sparse_threshold,
 )
 from .relevance_losses import lambda_loss, listnet_loss, recall_at_k_loss, smooth_ap_loss
 from .subsets import KSubset
@@ -52,6 +59,7 @@ __all__ = [
     "RelaxedPermutation",
     "RelaxedPlackettLuce",
     "approx_ndcg",
+    "conformal_quantile",
     "fast_soft_rank",
     "fast_soft_sort",
     "fenchel_young_loss",
@@ -59,9 +67,13 @@ __all__ = [
     "kendall_loss",
     "knn_loss",
     "lambda_loss",
+    "lapsum",
     "listnet_loss",
+    "listwise_dpo_loss",
+    "midpoint_threshold",
     "neural_ndcg",
     "neuralsort",
+    "pad_groups",
     "permutation_cross_entropy",
     "plackett_luce_nll",
     "ranking_from",
@@ -77,11 +89,14 @@ __all__ = [
     "soft_sort",
     "soft_sort_by",
     "soft_topk",
+    "soft_topk_mask",
     "softsort",
     "sorting_network",
+    "sparse_threshold",
     "spearman_loss",
     "stochastic_neuralsort",
     "straight_through",
     "tau_for_blur",
     "topk_cross_entropy",
+    "unpad_groups",
 ]

@@ -130,6 +130,24 @@ def positive_tau(value: Tau, scores: Array) -> Tau:
     return value
 
 
+def softness(tau_: Tau | None, strength: float | None, scores: Array) -> float | Array:
+    """One of two names for how soft a projection is; 1 if neither is given."""
+    if tau_ is not None and strength is not None:
+        raise ValueError(
+            "`tau` and `strength` are two names of one thing, got both. Pass `tau` alone."
+        )
+    if strength is not None:
+        return _options.strength(strength)
+    if isinstance(tau_, Blur):
+        raise TypeError(
+            f"A projection has no blur in ranks, got tau={tau_}: on equal gaps it keeps all places "
+            "apart or blends them all. Pass a number, in units of the gap."
+        )
+    value = 1.0 if tau_ is None else tau(tau_, scores)
+    assert not isinstance(value, Blur)
+    return value
+
+
 def mask(value: Array | None, shape: tuple[int, ...]) -> Array | None:
     """Boolean array that broadcasts to the lists, True where the item exists."""
     if value is None:
@@ -146,6 +164,28 @@ def mask(value: Array | None, shape: tuple[int, ...]) -> Array | None:
             f"`mask` must have the shape of the scores, {shape}, or broadcast to it, got "
             f"{value.shape}. Give one flag per item."
         ) from None
+
+
+def k_per_list(value: int | Array, lists: tuple[int, ...]) -> Array:
+    """How many items to take, `(...)` for lists `(..., n)`: one number, or one per list."""
+    *batch, n = lists
+    if not isinstance(value, Array | np.ndarray):
+        return jnp.broadcast_to(jnp.asarray(_options.k(value, n)), batch)
+    if not jnp.issubdtype(value.dtype, jnp.integer):
+        raise TypeError(
+            f"`k` expects whole numbers, got an array of {value.dtype}. Convert it with "
+            ".astype(int)."
+        )
+    try:
+        value = jnp.broadcast_to(value, batch)
+    except ValueError:
+        raise ValueError(
+            f"`k` must be one number or one per list: a shape that broadcasts to {tuple(batch)}, "
+            f"got {value.shape}. Leave the dimension of the lists out."
+        ) from None
+    if not traced(value) and value.size and not (value.min() >= 0 and value.max() <= n):
+        _options.k(int(value[(value < 0) | (value > n)][0]), n)
+    return jnp.clip(value, 0, n)
 
 
 def payload(value: Array, shape: tuple[int, ...], what: str) -> Array:
@@ -458,3 +498,65 @@ def same_shape(name: str, value: Array, shape: tuple[int, ...]) -> Array:
             "A mask of the largest, or ranks that rise with the scores, are such answers."
         )
     return value
+
+
+def groups(name: str, values: Any, value: Any) -> np.ndarray:
+    """One group number per row, known when the function is traced."""
+    static(groups=value)
+    if not _is(value, jnp.integer):
+        raise TypeError(
+            f"`{name}(groups)` expects one integer per row, got {_came(value)}. "
+            "Number the groups, for example with jnp.unique(..., return_inverse=True)."
+        )
+    if value.ndim != 1 or values.ndim == 0 or len(values) != len(value):
+        raise ValueError(
+            f"`{name}` expects values (N, ...) and groups (N,), got {values.shape} and "
+            f"{value.shape}. Give one group per row."
+        )
+    return np.asarray(value)
+
+
+def grouped_lists(padded: Array, mask: Array, count: np.ndarray) -> None:
+    """Padded lists of these lengths. Reads values, where they may be read."""
+    longest = int(count.max()) if len(count) else 0
+    lists = (len(count), longest)
+    if not _is(mask, jnp.bool_):
+        raise TypeError(
+            f"`mask` expects a boolean array, True where the item exists, got {_came(mask)}. "
+            "Convert it with mask.astype(bool)."
+        )
+    fits = mask.shape == lists == padded.shape[:2]
+    if not fits or (not traced(mask) and bool((mask.sum(-1) != count).any())):
+        raise ValueError(
+            f"`unpad_groups` expects the lists that these groups make, (G, n) = {lists}, got "
+            f"padded {padded.shape} and mask {mask.shape}. Give it the mask and the "
+            "groups of `pad_groups`."
+        )
+
+
+def paired_logps(policy: Array, reference: Array) -> None:
+    """Log-probabilities of the same responses under two models."""
+    came = reference.shape if isinstance(reference, Array | np.ndarray) else _came(reference)
+    if came != policy.shape:
+        raise ValueError(
+            f"`reference_logps` must have the shape of `policy_logps`, {policy.shape}, got "
+            f"{came}. Score the same responses with both models."
+        )
+
+
+def ties(value: Array | None, ranking: Array) -> Array | None:
+    """One flag per place: whether it is tied with the one before."""
+    if value is None:
+        return None
+    if not _is(value, jnp.bool_):
+        raise TypeError(
+            "`ties` expects booleans, True where a place is tied with the one before, got "
+            f"{_came(value)}. Compare the grades of neighbours."
+        )
+    try:
+        return jnp.broadcast_to(value, ranking.shape)
+    except ValueError:
+        raise ValueError(
+            f"`ties` must have the shape of the ranking, {ranking.shape}, or broadcast to "
+            f"it, got {value.shape}. Give one flag per place."
+        ) from None

@@ -24,8 +24,8 @@ from . import _checks
 from .arrays import inverse
 from .relaxations.ordering import Ordered, order, share_ties, tie_groups
 
-# Strengths below this one, but not 0, count as it, and as this fraction of the largest value: they
-# are as good as 0, and would overflow.
+# Temperatures below this one, but not 0, count as it, and as this fraction of the largest value:
+# they are as good as 0, and would overflow.
 WEAKEST = {"float32": 1e-30, "float64": 1e-290}
 
 REGULARIZATIONS = {"l2": "quadratic", "kl": "entropic"}
@@ -34,10 +34,12 @@ REGULARIZATIONS = {"l2": "quadratic", "kl": "entropic"}
 def fast_soft_sort(
     x: Array,
     *,
-    strength: float = 1.0,
+    tau: float | Array | None = None,
+    strength: float | None = None,
     regularization: str = "l2",
     dim: int = -1,
     descending: bool = False,
+    mask: Array | None = None,
 ) -> Array:
     r"""Differentiable sort of values, without a relaxed permutation.
 
@@ -45,29 +47,34 @@ def fast_soft_sort(
       \big\| y - \rho / \varepsilon \big\|^2, \qquad \rho = (1, \dots, n)$$
 
     where $\mathcal P(x)$ is the convex hull of the permutations of x and $\varepsilon$ the
-    strength; `"kl"` measures the Kullback-Leibler divergence of exponentials instead. Its hard
+    temperature; `"kl"` measures the Kullback-Leibler divergence of exponentials instead. Its hard
     counterpart is `jnp.sort(x, dim, descending=descending)`, which it tends to as `strength` tends
     to 0, and equals as soon as $1/\varepsilon$ exceeds every gap between neighbours under `"l2"`.
 
     Args:
         x: Values, any shape.
-        strength: Regularisation, not negative, in units of 1 / x. Larger is softer; 0 is the hard
-            sort.
+        tau: Temperature $\varepsilon$, not negative, in units of 1 / x; 1 unless given. Larger is
+            softer; 0 is the hard sort. A number, or an array as in `soft_sort`, which may have
+            gradients.
+        strength: The same, a number, under its name in the literature.
         regularization: `"l2"`, quadratic, or `"kl"`, entropic.
         dim: The dimension that holds the lists.
         descending: Largest first.
+        mask: Boolean, the shape of `x`, True where the item exists. Absent items come last, in
+            index order.
 
     Returns:
         The shape of `x`. Lists come out in order, and with `"l2"` keep their sum.
 
     Raises:
-        TypeError: If `x` is not floating point.
-        ValueError: If `strength` is negative, `regularization` unknown or `dim` out of range.
+        TypeError: If `x` is not floating point, or `mask` not boolean.
+        ValueError: If `tau` is negative or given twice, `regularization` unknown, `dim` out of
+            range, or a shape does not fit.
 
     Example:
-        >>> fast_soft_sort(jnp.array([6.0, 1.0, 2.0]), strength=1.0)
+        >>> fast_soft_sort(jnp.array([6.0, 1.0, 2.0]), tau=1.0)
         Array([2., 3., 4.], dtype=float32)
-        >>> fast_soft_sort(jnp.array([6.0, 1.0, 2.0]), strength=0.1)
+        >>> fast_soft_sort(jnp.array([6.0, 1.0, 2.0]), tau=0.1)
         Array([1., 2., 6.], dtype=float32)
 
     Reference: Blondel et al. (2020), Eq. 5. Time: O(n log n), and O(n) per round of
@@ -76,27 +83,32 @@ def fast_soft_sort(
     x = _checks.scores("fast_soft_sort(x)", x)
     _checks.static(dim=dim, strength=strength)
     dim = _options.dim(dim, x.shape)
-    strength = _options.strength(strength)
     entropic = _options.choice("regularization", regularization, REGULARIZATIONS) == "kl"
     sign = 1 if descending else -1
-    lists = sign * jnp.moveaxis(x, dim, -1)
-    o = _sorted(lists)
+    lists, there = _lists(sign * x, dim, mask)
+    unit = _checks.softness(tau, strength, lists)
+    o = _sorted(lists, there)
     s = jnp.take_along_axis(lists.astype(o.values.dtype), o.perm, -1)
-    if strength > 0 and x.size:
-        unit = jnp.asarray(max(strength, WEAKEST[s.dtype.name]), s.dtype)
+    apart = jnp.isinf(s)
+    if there is not None:
+        apart = apart | ~jnp.take_along_axis(there, o.perm, -1)
+    if _softens(unit) and x.size:
+        unit = jnp.maximum(jnp.asarray(unit, s.dtype), WEAKEST[s.dtype.name])
         small = 1.0 if entropic else _in_range(o.values)
         soft = _project(entropic, _countdown(s), unit / small, o.values * small, o.room) / small
-        s = jnp.where(jnp.isinf(s), s, soft)
+        s = jnp.where(apart, s, soft)
     return jnp.moveaxis((sign * s * o.poison).astype(x.dtype), -1, dim)
 
 
 def fast_soft_rank(
     x: Array,
     *,
-    strength: float = 1.0,
+    tau: float | Array | None = None,
+    strength: float | None = None,
     regularization: str = "l2",
     dim: int = -1,
     descending: bool = False,
+    mask: Array | None = None,
 ) -> Array:
     r"""Differentiable ranks, from 1, without a relaxed permutation.
 
@@ -104,29 +116,34 @@ def fast_soft_rank(
       \big\| y - x / \varepsilon \big\|^2, \qquad \rho = (1, \dots, n)$$
 
     where $\mathcal P(\rho)$ is the convex hull of the permutations of $\rho$ and $\varepsilon$ the
-    strength; `"kl"` measures the Kullback-Leibler divergence from $\exp(x / \varepsilon)$ instead.
-    Its hard counterpart is `scipy.stats.rankdata(x)`, which it tends to as `strength` tends to 0:
-    the smallest value has rank 1, ties share the mean of their ranks.
+    temperature; `"kl"` measures the Kullback-Leibler divergence from $\exp(x / \varepsilon)$
+    instead. Its hard counterpart is `scipy.stats.rankdata(x)`, which it tends to as `tau` tends to
+    0: the smallest value has rank 1, ties share the mean of their ranks.
 
     Args:
         x: Values, any shape.
-        strength: Regularisation, not negative, in units of x. Larger is softer; 0 gives the hard
-            ranks, without gradient.
+        tau: Temperature $\varepsilon$, not negative, in units of x; 1 unless given. Larger is
+            softer; 0 gives the hard ranks, without gradient. A number, or an array as in
+            `soft_rank`, which may have gradients.
+        strength: The same, a number, under its name in the literature.
         regularization: `"l2"`, quadratic, or `"kl"`, entropic.
         dim: The dimension that holds the lists.
         descending: Count from the largest.
+        mask: Boolean, the shape of `x`, True where the item exists. Absent items have the last
+            ranks, in index order.
 
     Returns:
         The shape of `x`, between 1 and n; ranks sum to `n (n + 1) / 2`.
 
     Raises:
-        TypeError: If `x` is not floating point.
-        ValueError: If `strength` is negative, `regularization` unknown or `dim` out of range.
+        TypeError: If `x` is not floating point, or `mask` not boolean.
+        ValueError: If `tau` is negative or given twice, `regularization` unknown, `dim` out of
+            range, or a shape does not fit.
 
     Example:
-        >>> fast_soft_rank(jnp.array([5.0, 1.0, 2.0]), strength=2.0)
+        >>> fast_soft_rank(jnp.array([5.0, 1.0, 2.0]), tau=2.0)
         Array([3.  , 1.25, 1.75], dtype=float32)
-        >>> fast_soft_rank(jnp.array([5.0, 1.0, 2.0]), strength=0.1)
+        >>> fast_soft_rank(jnp.array([5.0, 1.0, 2.0]), tau=0.1)
         Array([3., 1., 2.], dtype=float32)
 
     Reference: Blondel et al. (2020), Eq. 6. Time: O(n log n), and O(n) per round of
@@ -135,25 +152,41 @@ def fast_soft_rank(
     x = _checks.scores("fast_soft_rank(x)", x)
     _checks.static(dim=dim, strength=strength)
     dim = _options.dim(dim, x.shape)
-    strength = _options.strength(strength)
     entropic = _options.choice("regularization", regularization, REGULARIZATIONS) == "kl"
-    lists = jnp.moveaxis(-x if descending else x, dim, -1)
-    o = _sorted(lists)
-    w = _countdown(o.values)
-    if strength > 0 and x.size:
+    lists, there = _lists(-x if descending else x, dim, mask)
+    unit = _checks.softness(tau, strength, lists)
+    o = _sorted(lists, there)
+    w, here = _countdown(o.values), True
+    if there is not None:
+        place = jnp.arange(1, w.shape[-1] + 1, dtype=w.dtype)
+        here = jnp.take_along_axis(there, o.perm, -1)
+        w = jnp.where(here, there.sum(-1, keepdims=True) + 1 - place, place)
+    if _softens(unit) and x.size:
         largest = jnp.abs(lax.stop_gradient(o.values)).max(-1, keepdims=True)
         weakest = WEAKEST[w.dtype.name] * jnp.maximum(largest, 1.0)
-        unit = jnp.maximum(jnp.asarray(strength, w.dtype), weakest)
+        unit = jnp.maximum(jnp.asarray(unit, w.dtype), weakest)
         y = _project(entropic, o.values, unit, jnp.log(w) if entropic else w, o.room)
         y = jnp.exp(y) if entropic else y
+        y = jnp.where(here, y, w)
     else:
         y = share_ties(w, tie_groups(o.values, o.room))
     ranks = jnp.take_along_axis(y, inverse(o.perm), -1) * o.poison
     return jnp.moveaxis(ranks.astype(x.dtype), -1, dim)
 
 
-def _sorted(lists: Array) -> Ordered:
-    return order(lists, jnp.ones((*lists.shape[:-1], 1), lists.dtype), None)
+def _lists(x: Array, dim: int, mask: Array | None) -> tuple[Array, Array | None]:
+    """Lists with their items last, and which of these are there."""
+    mask = _checks.mask(mask, x.shape)
+    return jnp.moveaxis(x, dim, -1), None if mask is None else jnp.moveaxis(mask, dim, -1)
+
+
+def _softens(unit: float | Array) -> bool:
+    """Whether anything is softened; the value of an array is not read."""
+    return isinstance(unit, Array) or unit > 0
+
+
+def _sorted(lists: Array, there: Array | None) -> Ordered:
+    return order(lists, jnp.ones((*lists.shape[:-1], 1), lists.dtype), there)
 
 
 def _countdown(s: Array) -> Array:

@@ -156,6 +156,22 @@ class RelaxedPermutation:
     def _top(self, k: int) -> "RelaxedPermutation":
         return RelaxedPermutation(self._dense[..., :k, :], self.permutation()[..., :k])
 
+    def memberships(self, k: int | Array) -> Array:
+        """How much of each item the first k positions hold: sums of k rows, `(..., n)`.
+
+        They sum to k, and lie between 0 and 1 where the columns of P sum to 1. Their hard
+        counterpart is the 0/1 mask of the k largest items.
+
+        Args:
+            k: How many: a number, or an integer array that broadcasts to the batch `(...)`.
+        """
+        k = _checks.k_per_list(k, (*self.shape[:-2], self.shape[-2]))
+        return self._memberships(k).astype(self.dtype)
+
+    def _memberships(self, k: Array) -> Array:
+        first = (jnp.arange(self.shape[-2]) < k[..., None]).astype(working(self.dtype))
+        return self._transposed(first[..., None])[..., 0]
+
     # -- what it says of single places ------------------------------------------------------------
 
     def log_prob(self, perm: Array) -> Array:

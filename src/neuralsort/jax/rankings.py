@@ -87,13 +87,19 @@ def lists_distinct_items(ranking: Array, present: Array) -> Array:
     return (_listed(ranking, known, n) & present).sum(-1) == counts.sum(-1)
 
 
-def log_density(logits: Array, ranking: Array, mask: Array | None) -> Array:
-    """Log-probability that rankings begin with the given places, `(...)`."""
+def log_density(
+    logits: Array, ranking: Array, mask: Array | None, ties: Array | None = None
+) -> Array:
+    """Log-probability that rankings begin with the given places, `(...)`.
+
+    Places that are tied with the one before, `(..., k)` boolean, compete as the first of them does.
+    """
     n, k = logits.shape[-1], ranking.shape[-1]
     logits = logits - largest(logits, mask)  # an offset costs no digits
     if k == n and mask is None:
         chosen = jnp.take_along_axis(logits, ranking, -1)
-        return (chosen - reversed_logcumsumexp(chosen)).sum(-1) if n else chosen.sum(-1)
+        rest = reversed_logcumsumexp(chosen) if n else chosen
+        return (chosen - _of_groups(rest, ties)).sum(-1)
     # Below every logit by so much that its exponential is 0, but finite: gradients stay numbers.
     absent = jnp.finfo(logits.dtype).min / 4
     present = jnp.ones(logits.shape, bool) if mask is None else mask
@@ -104,7 +110,15 @@ def log_density(logits: Array, ranking: Array, mask: Array | None) -> Array:
     chosen = jnp.take_along_axis(logits, jnp.where(counts, ranking, 0), -1)
     chosen = jnp.where(counts, chosen, absent)
     rest = reversed_logcumsumexp(jnp.concatenate([chosen, unlisted], -1))[..., :k]
-    return jnp.where(counts, chosen - rest, 0.0).sum(-1)
+    return jnp.where(counts, chosen - _of_groups(rest, ties), 0.0).sum(-1)
+
+
+def _of_groups(x: Array, ties: Array | None) -> Array:
+    """What the first place of each run of tied places has, for all of them."""
+    if ties is None or not x.size:
+        return x
+    first = lax.cummax(jnp.where(ties, 0, jnp.arange(x.shape[-1])), axis=x.ndim - 1)
+    return jnp.take_along_axis(x, first, -1)
 
 
 def strictly_descending(x: Array) -> Array:

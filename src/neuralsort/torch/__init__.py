@@ -12,8 +12,11 @@ from .._blur import Blur
 from . import estimators as estimators
 from . import metrics as metrics
 from . import nn as nn
+from .conformal import conformal_quantile
 from .distributions import PlackettLuce, RelaxedPlackettLuce, stochastic_neuralsort
+from .gating import soft_topk_mask
 from .gradients import score_function_loss, straight_through
+from .groups import pad_groups, unpad_groups
 from .losses import knn_loss, permutation_cross_entropy, plackett_luce_nll, topk_cross_entropy
 from .operators import (
     soft_median,
@@ -27,6 +30,7 @@ from .operators import (
 from .permutahedron import fast_soft_rank, fast_soft_sort
 from .permutation import RelaxedPermutation
 from .perturbations import fenchel_young_loss
+from .preferences import listwise_dpo_loss
 from .ranking_losses import (
     approx_ndcg,
     kendall_loss,
@@ -38,11 +42,13 @@ from .rankings import ranking_from
 from .relaxations import (
     gumbel_sinkhorn,
     lapsum,
+    midpoint_threshold,
     neuralsort,
     sinkhorn,
     sinkhorn_sort,
     softsort,
     sorting_network,
+    sparse_threshold,
 )
 from .relevance_losses import lambda_loss, listnet_loss, recall_at_k_loss, smooth_ap_loss
 from .subsets import KSubset
@@ -54,6 +60,7 @@ __all__ = [
     "RelaxedPermutation",
     "RelaxedPlackettLuce",
     "approx_ndcg",
+    "conformal_quantile",
     "fast_soft_rank",
     "fast_soft_sort",
     "fenchel_young_loss",
@@ -63,8 +70,11 @@ __all__ = [
     "lambda_loss",
     "lapsum",
     "listnet_loss",
+    "listwise_dpo_loss",
+    "midpoint_threshold",
     "neural_ndcg",
     "neuralsort",
+    "pad_groups",
     "permutation_cross_entropy",
     "plackett_luce_nll",
     "ranking_from",
@@ -80,11 +90,14 @@ __all__ = [
     "soft_sort",
     "soft_sort_by",
     "soft_topk",
+    "soft_topk_mask",
     "softsort",
     "sorting_network",
+    "sparse_threshold",
     "spearman_loss",
     "stochastic_neuralsort",
     "straight_through",
     "tau_for_blur",
     "topk_cross_entropy",
+    "unpad_groups",
 ]

@@ -75,6 +75,24 @@ def tau(value: Tau, scores: Tensor) -> Tau:
     return _options.temperature(value)
 
 
+def softness(tau_: Tau | None, strength: float | None, scores: Tensor) -> float | Tensor:
+    """One of two names for how soft a projection is; 1 if neither is given."""
+    if tau_ is not None and strength is not None:
+        raise ValueError(
+            "`tau` and `strength` are two names of one thing, got both. Pass `tau` alone."
+        )
+    if strength is not None:
+        return _options.strength(strength)
+    if isinstance(tau_, Blur):
+        raise TypeError(
+            f"A projection has no blur in ranks, got tau={tau_}: on equal gaps it keeps all places "
+            "apart or blends them all. Pass a number, in units of the gap."
+        )
+    value = 1.0 if tau_ is None else tau(tau_, scores)
+    assert not isinstance(value, Blur)
+    return value
+
+
 def mask(value: Tensor | None, scores: Tensor) -> Tensor | None:
     """Boolean tensor that broadcasts to the scores, True where the item exists."""
     if value is None:
@@ -131,6 +149,29 @@ def same_batch(what: str, lists: torch.Size, operator: torch.Size) -> None:
             f"{tuple(operator)}, got {tuple(lists)}. Give every list its own, or one for all of "
             "them."
         )
+
+
+def k_per_list(
+    value: int | Tensor, lists: torch.Size, device: torch.device | None = None
+) -> Tensor:
+    """How many items to take, `(...)` for lists `(..., n)`: one number, or one per list."""
+    *batch, n = lists
+    if not isinstance(value, Tensor):
+        return torch.tensor(_options.k(value, n), device=device).expand(batch)
+    if value.is_floating_point() or value.dtype is torch.bool or value.is_complex():
+        raise TypeError(
+            f"`k` expects whole numbers, got a tensor of {value.dtype}. Convert it with .long()."
+        )
+    try:
+        value = value.expand(batch)
+    except RuntimeError:
+        raise ValueError(
+            f"`k` must be one number or one per list: a shape that broadcasts to {tuple(batch)}, "
+            f"got {tuple(value.shape)}. Leave the dimension of the lists out."
+        ) from None
+    if readable(value) and bool(((value < 0) | (value > n)).any()):
+        _options.k(int(value[(value < 0) | (value > n)][0]), n)
+    return value.clamp(0, n).long()
 
 
 def quantile(value: float | Tensor, like: Tensor) -> Tensor:
@@ -483,3 +524,69 @@ def same_shape(name: str, value: Tensor, shape: torch.Size) -> Tensor:
             "A mask of the largest, or ranks that rise with the scores, are such answers."
         )
     return value
+
+
+def groups(name: str, values: Tensor, value: Tensor) -> Tensor:
+    """One group number per row."""
+    whole = isinstance(value, Tensor) and not (
+        value.is_floating_point() or value.is_complex() or value.dtype is torch.bool
+    )
+    if not whole:
+        came = value.dtype if isinstance(value, Tensor) else type(value).__name__
+        raise TypeError(
+            f"`{name}(groups)` expects one integer per row, got {came}. "
+            "Number the groups, for example with torch.unique(..., return_inverse=True)."
+        )
+    if value.dim() != 1 or values.dim() == 0 or len(values) != len(value):
+        raise ValueError(
+            f"`{name}` expects values (N, ...) and groups (N,), got {tuple(values.shape)} and "
+            f"{tuple(value.shape)}. Give one group per row."
+        )
+    return value
+
+
+def grouped_lists(padded: Tensor, mask: Tensor, count: Tensor) -> None:
+    """Padded lists of these lengths. Reads values, where they may be read."""
+    longest = int(count.max()) if len(count) else 0
+    lists = torch.Size((len(count), longest))
+    if mask.dtype is not torch.bool:
+        raise TypeError(
+            f"`mask` expects a boolean tensor, True where the item exists, got {mask.dtype}. "
+            "Convert it with mask.bool()."
+        )
+    fits = mask.shape == lists == padded.shape[:2]
+    if not fits or (readable(mask) and bool((mask.sum(-1) != count).any())):
+        raise ValueError(
+            f"`unpad_groups` expects the lists that these groups make, (G, n) = {tuple(lists)}, "
+            f"got padded {tuple(padded.shape)} and mask {tuple(mask.shape)}. Give it the mask and "
+            "the groups of `pad_groups`."
+        )
+
+
+def paired_logps(policy: Tensor, reference: Tensor) -> None:
+    """Log-probabilities of the same responses under two models."""
+    if not isinstance(reference, Tensor) or reference.shape != policy.shape:
+        came = tuple(reference.shape) if isinstance(reference, Tensor) else type(reference).__name__
+        raise ValueError(
+            f"`reference_logps` must have the shape of `policy_logps`, {tuple(policy.shape)}, got "
+            f"{came}. Score the same responses with both models."
+        )
+
+
+def ties(value: Tensor | None, ranking: Tensor) -> Tensor | None:
+    """One flag per place: whether it is tied with the one before."""
+    if value is None:
+        return None
+    if not isinstance(value, Tensor) or value.dtype is not torch.bool:
+        came = value.dtype if isinstance(value, Tensor) else type(value).__name__
+        raise TypeError(
+            f"`ties` expects booleans, True where a place is tied with the one before, got {came}. "
+            "Compare the grades of neighbours."
+        )
+    try:
+        return value.expand(ranking.shape)
+    except RuntimeError:
+        raise ValueError(
+            f"`ties` must have the shape of the ranking, {tuple(ranking.shape)}, or broadcast to "
+            f"it, got {tuple(value.shape)}. Give one flag per place."
+        ) from None

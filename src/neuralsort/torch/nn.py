@@ -16,7 +16,14 @@ from .losses import (
 )
 from .operators import Relaxation, TopK, soft_topk
 from .permutation import RelaxedPermutation
-from .ranking_losses import approx_ndcg, kendall_loss, neural_ndcg, ranknet_loss, spearman_loss
+from .ranking_losses import (
+    Ranks,
+    approx_ndcg,
+    kendall_loss,
+    neural_ndcg,
+    ranknet_loss,
+    spearman_loss,
+)
 from .relaxations import neuralsort
 from .relevance_losses import lambda_loss, listnet_loss, recall_at_k_loss, smooth_ap_loss
 from .temperature import Temperature
@@ -280,12 +287,24 @@ class SpearmanLoss(_Module):
     """
 
     def __init__(
-        self, *, tau: Tau, relax: Relaxation = neuralsort, reduction: str = "mean"
+        self,
+        *,
+        tau: Tau,
+        relax: Relaxation = neuralsort,
+        rank: Ranks | None = None,
+        reduction: str = "mean",
     ) -> None:
-        super().__init__(tau=tau, relax=relax, reduction=reduction)
+        super().__init__(tau=tau, relax=relax, rank=rank, reduction=reduction)
 
-    def forward(self, x: Tensor, target: Tensor, *, mask: Tensor | None = None) -> Tensor:
-        return spearman_loss(x, target, mask=mask, **self._options())
+    def forward(
+        self,
+        x: Tensor,
+        target: Tensor,
+        *,
+        mask: Tensor | None = None,
+        weights: Tensor | None = None,
+    ) -> Tensor:
+        return spearman_loss(x, target, mask=mask, weights=weights, **self._options())
 
 
 class KendallLoss(_Module):
@@ -299,8 +318,15 @@ class KendallLoss(_Module):
     def __init__(self, *, tau: Tau, reduction: str = "mean") -> None:
         super().__init__(tau=tau, reduction=reduction)
 
-    def forward(self, x: Tensor, target: Tensor, *, mask: Tensor | None = None) -> Tensor:
-        return kendall_loss(x, target, mask=mask, **self._options())
+    def forward(
+        self,
+        x: Tensor,
+        target: Tensor,
+        *,
+        mask: Tensor | None = None,
+        weights: Tensor | None = None,
+    ) -> Tensor:
+        return kendall_loss(x, target, mask=mask, weights=weights, **self._options())
 
 
 class RankNetLoss(_Module):
@@ -314,8 +340,15 @@ class RankNetLoss(_Module):
     def __init__(self, *, tau: Tau = 1.0, reduction: str = "mean") -> None:
         super().__init__(tau=tau, reduction=reduction)
 
-    def forward(self, scores: Tensor, relevance: Tensor, *, mask: Tensor | None = None) -> Tensor:
-        return ranknet_loss(scores, relevance, mask=mask, **self._options())
+    def forward(
+        self,
+        scores: Tensor,
+        relevance: Tensor,
+        *,
+        mask: Tensor | None = None,
+        weights: Tensor | None = None,
+    ) -> Tensor:
+        return ranknet_loss(scores, relevance, mask=mask, weights=weights, **self._options())
 
 
 class ListNetLoss(_Module):

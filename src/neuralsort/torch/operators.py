@@ -37,13 +37,7 @@ def relaxed(
     """The relaxed permutation of lists; only padded ones need a relaxation that takes masks."""
     _options.relax(relax)
     options = {"tau": tau} if mask is None else {"tau": tau, "mask": mask}
-    try:
-        P = relax(scores, **options)
-    except TypeError:
-        mistake = _options.refused(relax, options)
-        if mistake is None:  # it has reasons of its own
-            raise
-        raise mistake from None
+    P = _options.called(relax, scores, options)
     _options.relaxed_permutation("relax(scores)", P)
     return P
 
@@ -248,7 +242,10 @@ def soft_topk(
 
     Returns:
         A named tuple of `values`, of length k along `dim`, and `weights`, of the shape of `x`,
-        which sum to k along `dim`.
+        which sum to k along `dim`. They are sums over k rows of the relaxed permutation: with
+        relaxations whose columns do not sum to 1, as the default, a weight may exceed 1, since an
+        item may be counted at several places. For memberships between 0 and 1 see
+        `soft_topk_mask`.
 
     Raises:
         TypeError: If `x` is not floating point, or `mask` not boolean.

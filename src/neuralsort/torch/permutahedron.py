@@ -21,13 +21,13 @@ from torch.nn.functional import pad
 
 from .. import _options
 from . import _checks
-from .relaxations.ordering import share_ties, tie_groups
+from .relaxations.ordering import Ordered, share_ties, tie_groups
 
 # Rounds in which all neighbours in the wrong order are pooled at once. What they leave is pooled
 # pair by pair, each pair once, so that no list takes quadratic time.
 ROUNDS = 8
 
-# Strengths below this one, but not 0, count as it: they are as good as 0, and would overflow.
+# Temperatures below this one, but not 0, count as it: they are as good as 0, and would overflow.
 WEAKEST = 1e-290
 
 REGULARIZATIONS = {"l2": "quadratic", "kl": "entropic"}
@@ -36,10 +36,12 @@ REGULARIZATIONS = {"l2": "quadratic", "kl": "entropic"}
 def fast_soft_sort(
     x: Tensor,
     *,
-    strength: float = 1.0,
+    tau: float | Tensor | None = None,
+    strength: float | None = None,
     regularization: str = "l2",
     dim: int = -1,
     descending: bool = False,
+    mask: Tensor | None = None,
 ) -> Tensor:
     r"""Differentiable sort of values, without a relaxed permutation.
 
@@ -47,55 +49,68 @@ def fast_soft_sort(
       \big\| y - \rho / \varepsilon \big\|^2, \qquad \rho = (1, \dots, n)$$
 
     where $\mathcal P(x)$ is the convex hull of the permutations of x and $\varepsilon$ the
-    strength; `"kl"` measures the Kullback-Leibler divergence of exponentials instead. Its hard
-    counterpart is `torch.sort(x, dim, descending).values`, which it tends to as `strength` tends to
+    temperature; `"kl"` measures the Kullback-Leibler divergence of exponentials instead. Its hard
+    counterpart is `torch.sort(x, dim, descending).values`, which it tends to as `tau` tends to
     0, and equals as soon as $1/\varepsilon$ exceeds every gap between neighbours under `"l2"`.
 
     Args:
         x: Values, any shape.
-        strength: Regularisation, not negative, in units of 1 / x. Larger is softer; 0 is the hard
-            sort.
+        tau: Temperature $\varepsilon$, not negative, in units of 1 / x; 1 unless given. Larger is
+            softer; 0 is the hard sort. A number, or a tensor as in `soft_sort`, which may require
+            gradients.
+        strength: The same, a number, under its name in the literature.
         regularization: `"l2"`, quadratic, or `"kl"`, entropic.
         dim: The dimension that holds the lists.
         descending: Largest first.
+        mask: Boolean, the shape of `x`, True where the item exists. Absent items come last, in
+            index order.
 
     Returns:
         The shape of `x`. Lists come out in order, and with `"l2"` keep their sum.
 
     Raises:
-        TypeError: If `x` is not floating point.
-        ValueError: If `strength` is negative, `regularization` unknown or `dim` out of range.
+        TypeError: If `x` is not floating point, or `mask` not boolean.
+        ValueError: If `tau` is negative or given twice, `regularization` unknown, `dim` out of
+            range, or a shape does not fit.
 
     Example:
-        >>> fast_soft_sort(torch.tensor([5.0, 1.0, 2.0]), strength=1.0)
+        >>> fast_soft_sort(torch.tensor([5.0, 1.0, 2.0]), tau=1.0)
         tensor([1.6667, 2.6667, 3.6667])
-        >>> fast_soft_sort(torch.tensor([5.0, 1.0, 2.0]), strength=0.1)
+        >>> fast_soft_sort(torch.tensor([5.0, 1.0, 2.0]), tau=0.1)
         tensor([1., 2., 5.])
 
     Reference: Blondel et al. (2020), Eq. 5. Time: O(n log n); memory: O(n).
     """
     x = _checks.scores("fast_soft_sort(x)", x)
     dim = _options.dim(dim, tuple(x.shape))
-    strength = _options.strength(strength)
     entropic = _options.choice("regularization", regularization, REGULARIZATIONS) == "kl"
+    lists, there = _lists(x, dim, mask)
+    unit = _unit(tau, strength, lists)
     if x.device.type == "meta":  # a shape without values, which decide what is pooled
         return torch.empty_like(x)
     sign = 1 if descending else -1
-    s = sign * _exact(x.movedim(dim, -1)).sort(-1, descending=descending).values
-    if strength > 0:
-        z = _countdown(s) / max(strength, WEAKEST)
-        soft = _project(z, s.masked_fill(s.isinf(), 0.0), entropic, _walls(s))
-        s = torch.where(s.isinf(), s, soft)
-    return _spoil(sign * s, x.movedim(dim, -1)).to(x.dtype).movedim(-1, dim)
+    if there is None:
+        s = sign * _exact(lists).sort(-1, descending=descending).values
+        apart, walls = s.isinf(), _walls(s)
+    else:
+        s, perm = _beside_absent(sign * lists, there)
+        absent = ~there.gather(-1, perm)
+        apart, walls = s.isinf() | absent, _walls(s) | absent
+    if unit is not None:
+        soft = _project(_countdown(s) / unit, s.masked_fill(apart, 0.0), entropic, walls)
+        s = torch.where(apart, s, soft)
+    return _spoil(sign * s, lists, there).to(x.dtype).movedim(-1, dim)
 
 
 def fast_soft_rank(
     x: Tensor,
     *,
-    strength: float = 1.0,
+    tau: float | Tensor | None = None,
+    strength: float | None = None,
     regularization: str = "l2",
     dim: int = -1,
     descending: bool = False,
+    mask: Tensor | None = None,
 ) -> Tensor:
     r"""Differentiable ranks, from 1, without a relaxed permutation.
 
@@ -103,52 +118,87 @@ def fast_soft_rank(
       \big\| y - x / \varepsilon \big\|^2, \qquad \rho = (1, \dots, n)$$
 
     where $\mathcal P(\rho)$ is the convex hull of the permutations of $\rho$ and $\varepsilon$ the
-    strength; `"kl"` measures the Kullback-Leibler divergence from $\exp(x / \varepsilon)$ instead.
-    Its hard counterpart is `scipy.stats.rankdata(x)`, which it tends to as `strength` tends to 0:
-    the smallest value has rank 1, ties share the mean of their ranks.
+    temperature; `"kl"` measures the Kullback-Leibler divergence from $\exp(x / \varepsilon)$
+    instead. Its hard counterpart is `scipy.stats.rankdata(x)`, which it tends to as `tau` tends to
+    0: the smallest value has rank 1, ties share the mean of their ranks.
 
     Args:
         x: Values, any shape.
-        strength: Regularisation, not negative, in units of x. Larger is softer; 0 gives the hard
-            ranks, without gradient.
+        tau: Temperature $\varepsilon$, not negative, in units of x; 1 unless given. Larger is
+            softer; 0 gives the hard ranks, without gradient. A number, or a tensor as in
+            `soft_rank`, which may require gradients.
+        strength: The same, a number, under its name in the literature.
         regularization: `"l2"`, quadratic, or `"kl"`, entropic.
         dim: The dimension that holds the lists.
         descending: Count from the largest.
+        mask: Boolean, the shape of `x`, True where the item exists. Absent items have the last
+            ranks, in index order.
 
     Returns:
         The shape of `x`, between 1 and n; ranks sum to `n (n + 1) / 2`.
 
     Raises:
-        TypeError: If `x` is not floating point.
-        ValueError: If `strength` is negative, `regularization` unknown or `dim` out of range.
+        TypeError: If `x` is not floating point, or `mask` not boolean.
+        ValueError: If `tau` is negative or given twice, `regularization` unknown, `dim` out of
+            range, or a shape does not fit.
 
     Example:
-        >>> fast_soft_rank(torch.tensor([5.0, 1.0, 2.0]), strength=2.0)
+        >>> fast_soft_rank(torch.tensor([5.0, 1.0, 2.0]), tau=2.0)
         tensor([3.0000, 1.2500, 1.7500])
-        >>> fast_soft_rank(torch.tensor([5.0, 1.0, 2.0]), strength=0.1)
+        >>> fast_soft_rank(torch.tensor([5.0, 1.0, 2.0]), tau=0.1)
         tensor([3., 1., 2.])
 
     Reference: Blondel et al. (2020), Eq. 6. Time: O(n log n); memory: O(n).
     """
     x = _checks.scores("fast_soft_rank(x)", x)
     dim = _options.dim(dim, tuple(x.shape))
-    strength = _options.strength(strength)
     entropic = _options.choice("regularization", regularization, REGULARIZATIONS) == "kl"
+    lists, there = _lists(x, dim, mask)
+    unit = _unit(tau, strength, lists)
     if x.device.type == "meta":  # a shape without values, which decide what is pooled
         return torch.empty_like(x)
-    lists = x.movedim(dim, -1)
-    s, perm = _exact(-lists if descending else lists).sort(-1, descending=True)
-    w = _countdown(s)
-    if strength > 0 or not s.shape[-1]:
-        s = s / (max(strength, WEAKEST) if strength else 1.0)
-        z = s.masked_fill(s.isinf(), 0.0)
-        y = _project(z, w.log() if entropic else w, entropic, _walls(s))
-        y = y.exp() if entropic else y
+    if there is None:
+        s, perm = _exact(-lists if descending else lists).sort(-1, descending=True)
+        w, absent = _countdown(s), torch.zeros_like(perm, dtype=torch.bool)
     else:
-        apart = pad(s[..., :-1] != s[..., 1:], (0, 1), value=True).to(w.dtype)
-        y = share_ties(w, tie_groups(apart)) + 0 * s.masked_fill(s.isinf(), 0.0)
+        s, perm = _beside_absent(-lists if descending else lists, there)
+        absent = ~there.gather(-1, perm)
+        s = s.masked_fill(absent, -torch.inf)
+        place = torch.arange(1, s.shape[-1] + 1, dtype=s.dtype, device=s.device)
+        w = torch.where(absent, place, there.sum(-1, keepdim=True) + 1 - place)
+    if unit is not None or not s.shape[-1]:
+        s = s if unit is None else s / unit
+        z = s.masked_fill(s.isinf(), 0.0)
+        y = _project(z, w.log() if entropic else w, entropic, _walls(s) | absent)
+        y = torch.where(absent, w, y.exp() if entropic else y)
+    else:
+        differ = (s[..., :-1] != s[..., 1:]) | absent[..., 1:]
+        ties = tie_groups(pad(differ, (0, 1), value=True).to(w.dtype))
+        y = share_ties(w, ties) + 0 * s.masked_fill(s.isinf(), 0.0)
     rank = torch.zeros_like(y).scatter(-1, perm, y)
-    return _spoil(rank, lists).to(x.dtype).movedim(-1, dim)
+    return _spoil(rank, lists, there).to(x.dtype).movedim(-1, dim)
+
+
+def _lists(x: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Lists with their items last, and which of these are there."""
+    mask = _checks.mask(mask, x)
+    return x.movedim(dim, -1), None if mask is None else mask.movedim(dim, -1)
+
+
+def _unit(
+    tau: float | Tensor | None, strength: float | None, lists: Tensor
+) -> float | Tensor | None:
+    """What divides: a number, or one per list; None where nothing is softened."""
+    unit = _checks.softness(tau, strength, lists)
+    if isinstance(unit, Tensor):
+        return _exact(unit).clamp(min=_exact(unit.new_full((), WEAKEST)))
+    return max(unit, WEAKEST) if unit else None
+
+
+def _beside_absent(lists: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
+    """Lists in descending order, absent items last, and the item at each place."""
+    perm = Ordered(lists.detach(), 1.0, there).perm
+    return _exact(lists).gather(-1, perm), perm
 
 
 def _exact(x: Tensor) -> Tensor:
@@ -167,9 +217,10 @@ def _walls(s: Tensor) -> Tensor:
     return pad(end & (s[..., 1:] != s[..., :-1]), (1, 0), value=True)[..., : s.shape[-1]]
 
 
-def _spoil(y: Tensor, lists: Tensor) -> Tensor:
-    """A NaN spoils its own list."""
-    return y.masked_fill(lists.isnan().any(-1, keepdim=True), torch.nan)
+def _spoil(y: Tensor, lists: Tensor, there: Tensor | None) -> Tensor:
+    """A NaN spoils its own list, if its item is there."""
+    unknown = lists.isnan() if there is None else lists.isnan() & there
+    return y.masked_fill(unknown.any(-1, keepdim=True), torch.nan)
 
 
 def _project(z: Tensor, w: Tensor, entropic: bool, walls: Tensor) -> Tensor:

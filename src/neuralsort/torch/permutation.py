@@ -167,6 +167,23 @@ class RelaxedPermutation(_Operator, ABC):
     def _top(self, k: int) -> "RelaxedPermutation":
         """The first k rows, for a k that was checked."""
 
+    def memberships(self, k: int | Tensor) -> Tensor:
+        """How much of each item the first k positions hold: sums of k rows, `(..., n)`.
+
+        They sum to k, and lie between 0 and 1 where the columns of P sum to 1. Their hard
+        counterpart is the 0/1 mask of the k largest items.
+
+        Args:
+            k: How many: a number, or an integer tensor that broadcasts to the batch `(...)`.
+        """
+        lists = torch.Size((*self.shape[:-2], self.shape[-2]))
+        return self._memberships(_checks.k_per_list(k, lists, self.device)).to(self.dtype)
+
+    def _memberships(self, k: Tensor) -> Tensor:
+        row = torch.arange(self.shape[-2], device=self.device)
+        first = (row < k.unsqueeze(-1)).to(working(self.dtype))
+        return self._transposed(first.unsqueeze(-1)).squeeze(-1)
+
     # -- what it says of single places ------------------------------------------------------------
 
     def log_prob(self, perm: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ or target all equal) has loss 0 and no gradient. Losses of half precision are fl
 """
 
 from collections.abc import Callable
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -20,6 +21,14 @@ from .operators import Relaxation, relaxed
 from .permutation import RelaxedPermutation
 from .relaxations import neuralsort
 from .softness import temperature
+
+
+class Ranks(Protocol):
+    """Values and a temperature to ranks from 1 for the smallest; with a mask, `mask=` as well."""
+
+    def __call__(self, x: Tensor, /, *, tau: _checks.Tau) -> Tensor:
+        """Ranks `(..., n)` of `x` (..., n)."""
+        ...
 
 
 def neural_ndcg(
@@ -149,7 +158,9 @@ def spearman_loss(
     *,
     tau: _checks.Tau,
     mask: Tensor | None = None,
+    weights: Tensor | None = None,
     relax: Relaxation = neuralsort,
+    rank: Ranks | None = None,
     reduction: str = "mean",
 ) -> Tensor:
     r"""One minus Spearman's correlation, with soft ranks in place of ranks.
@@ -162,9 +173,13 @@ def spearman_loss(
     Args:
         x: `(..., n)`.
         target: `(..., n)`, of any real dtype: only its order counts. It gets no gradient.
-        tau: Temperature, as in `relax`.
+        tau: Temperature, as in `relax` or `rank`.
         mask: `(..., n)` boolean, True where the item exists.
+        weights: `(..., n)`, not negative. How much each item counts in the correlation; its rank is
+            among all of them.
         relax: The relaxation: `neuralsort`, `softsort`, or a `functools.partial` of one.
+        rank: A function from values to ranks in place of those of `relax`, such as
+            `fast_soft_rank`, from 1 for the smallest; called with `tau=`, and `mask=` where given.
         reduction: `"mean"` or `"sum"` over lists, or `"none"`.
 
     Returns:
@@ -180,15 +195,18 @@ def spearman_loss(
         >>> spearman_loss(x, torch.tensor([10, 30, 20]), tau=0.1)
         tensor(0.5000, grad_fn=<MeanBackward0>)
 
-    Reference: Blondel et al. (2020) for the idea. Time and memory: those of `relax`.
+    Reference: Blondel et al. (2020) for the idea. Time and memory: those of `relax`,
+    or of `rank`: with `fast_soft_rank` O(n log n) and O(n).
     """
     x, target, mask = _lists("spearman_loss", "x", "target", x, target, mask)
-    soft = _centred(relaxed(x.to(working(x.dtype)), tau, mask, relax).rank(), mask)
-    hard = _centred(average_ranks(target, mask).to(soft.dtype), mask)
-    spread, wanted = soft.square().sum(-1), hard.square().sum(-1)
-    tied = spread <= x.shape[-1] ** 3 * (8 * torch.finfo(soft.dtype).eps) ** 2  # but for rounding
+    count = _weights("spearman_loss", weights, x, mask)
+    soft = _centred(_soft_ranks(x, tau, mask, relax, rank), count)
+    hard = _centred(average_ranks(target, mask).to(soft.dtype), count)
+    spread, wanted = (count * soft.square()).sum(-1), (count * hard.square()).sum(-1)
+    rounding = 8 * torch.finfo(soft.dtype).eps
+    tied = spread <= count.sum(-1) * (x.shape[-1] * rounding) ** 2
     scale = (torch.where(tied, 1.0, spread) * torch.where(wanted == 0, 1.0, wanted)).sqrt()
-    correlation = torch.where(tied, 0.0, (soft * hard).sum(-1) / scale)
+    correlation = torch.where(tied, 0.0, (count * soft * hard).sum(-1) / scale)
     return reduced(torch.where(wanted == 0, 0.0, 1 - correlation), reduction)
 
 
@@ -198,6 +216,7 @@ def kendall_loss(
     *,
     tau: _checks.Tau,
     mask: Tensor | None = None,
+    weights: Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
     r"""One minus Kendall's correlation, with soft signs in place of signs.
@@ -214,6 +233,7 @@ def kendall_loss(
         target: `(..., n)`, of any real dtype: only its order counts. It gets no gradient.
         tau: Temperature, positive: a difference of `x` that is to count as clear.
         mask: `(..., n)` boolean, True where the item exists.
+        weights: `(..., n)`, not negative. How much each item counts; a pair counts the product.
         reduction: `"mean"` or `"sum"` over lists, or `"none"`.
 
     Returns:
@@ -232,7 +252,8 @@ def kendall_loss(
     """
     x, target, mask = _lists("kendall_loss", "x", "target", x, target, mask)
     agreement = torch.tanh(_differences(x, tau, mask, twice_logistic))
-    return reduced(_mean_over_decided(1 - agreement, target, mask), reduction)
+    count = _weights("kendall_loss", weights, x, mask)
+    return reduced(_mean_over_decided(1 - agreement, target, mask, count), reduction)
 
 
 def ranknet_loss(
@@ -241,6 +262,7 @@ def ranknet_loss(
     *,
     tau: _checks.Tau = 1.0,
     mask: Tensor | None = None,
+    weights: Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
     r"""RankNet: logistic loss over the pairs whose relevance differs.
@@ -256,6 +278,7 @@ def ranknet_loss(
         relevance: `(..., n)`, of any real dtype: only its order counts.
         tau: Temperature, positive: the unit of the scores.
         mask: `(..., n)` boolean, True where the item exists.
+        weights: `(..., n)`, not negative. How much each item counts; a pair counts the product.
         reduction: `"mean"` or `"sum"` over lists, or `"none"`.
 
     Returns:
@@ -274,7 +297,8 @@ def ranknet_loss(
     """
     scores, relevance, mask = _lists("ranknet_loss", "scores", "relevance", scores, relevance, mask)
     cost = torch.nn.functional.softplus(-_differences(scores, tau, mask, logistic))
-    return reduced(_mean_over_decided(cost, relevance, mask), reduction)
+    count = _weights("ranknet_loss", weights, scores, mask)
+    return reduced(_mean_over_decided(cost, relevance, mask, count), reduction)
 
 
 # -- what they share -------------------------------------------------------------------------------
@@ -289,12 +313,32 @@ def _lists(
     return x, other, _checks.mask(mask, x)
 
 
-def _centred(ranks: Tensor, mask: Tensor | None) -> Tensor:
-    """Ranks of the items that are there, minus their mean; 0 for the others."""
-    there = torch.ones_like(ranks, dtype=torch.bool) if mask is None else mask
-    ranks = ranks.masked_fill(~there, 0.0)
-    mean = ranks.sum(-1, keepdim=True) / there.sum(-1, keepdim=True).clamp(min=1)
-    return (ranks - mean).masked_fill(~there, 0.0)
+def _weights(loss: str, weights: Tensor | None, x: Tensor, mask: Tensor | None) -> Tensor:
+    """How much each item counts, `(..., n)`: 1 unless given, and 0 for what is absent."""
+    if weights is None:
+        count = torch.ones_like(x, dtype=working(x.dtype))
+    else:
+        count = _checks.per_item(f"{loss}(weights)", weights, x.shape).to(working(x.dtype))
+    return count if mask is None else count.masked_fill(~mask, 0.0)
+
+
+def _soft_ranks(
+    x: Tensor, tau: _checks.Tau, mask: Tensor | None, relax: Relaxation, rank: Ranks | None
+) -> Tensor:
+    """Ranks `(..., n)` that fall as values rise."""
+    x = x.to(working(x.dtype))
+    if rank is None:
+        return relaxed(x, tau, mask, relax).rank()
+    options = {"tau": tau} if mask is None else {"tau": tau, "mask": mask}
+    return -_options.ranks(rank, x, options)
+
+
+def _centred(ranks: Tensor, count: Tensor) -> Tensor:
+    """Ranks of the items that count, minus their mean; 0 for the others."""
+    ranks = torch.where(count > 0, ranks, 0.0)
+    total = count.sum(-1, keepdim=True)
+    mean = (count * ranks).sum(-1, keepdim=True) / torch.where(total == 0, 1.0, total)
+    return torch.where(count > 0, ranks - mean, 0.0)
 
 
 def _differences(
@@ -310,17 +354,18 @@ def _differences(
     return torch.where((a == b) & a.isinf(), 0.0, a - b) / tau
 
 
-def _mean_over_decided(cost: Tensor, order: Tensor, mask: Tensor | None) -> Tensor:
+def _mean_over_decided(cost: Tensor, order: Tensor, mask: Tensor | None, count: Tensor) -> Tensor:
     """The mean cost `(...)` of the pairs (i, j) whose order says i before j."""
     decided = order.unsqueeze(-1) > order.unsqueeze(-2)
     if mask is not None:
         decided = decided & mask.unsqueeze(-1) & mask.unsqueeze(-2)
-    total = cost.masked_fill(~decided, 0.0).sum((-1, -2))
+    pairs = (count.unsqueeze(-1) * count.unsqueeze(-2)).masked_fill(~decided, 0.0)
+    total = (pairs * cost.masked_fill(~decided | (pairs == 0), 0.0)).sum((-1, -2))
     unknown = order != order  # NaN, which no comparison decides
     if mask is not None:
         unknown = unknown & mask
-    mean = total / decided.sum((-1, -2)).clamp(min=1)
-    return mean.masked_fill(unknown.any(-1), torch.nan)
+    weight = pairs.sum((-1, -2))
+    return (total / torch.where(weight == 0, 1.0, weight)).masked_fill(unknown.any(-1), torch.nan)
 
 
 def _one_minus_share(found: Tensor, ideal: Tensor) -> Tensor:

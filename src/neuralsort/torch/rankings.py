@@ -98,19 +98,32 @@ def _listed(ranking: Tensor, counts: Tensor, n: int) -> Tensor:
     return listed.scatter(-1, ranking.long().masked_fill(~counts, n), True)[..., :n]
 
 
-def log_density(logits: Tensor, ranking: Tensor, mask: Tensor | None) -> Tensor:
-    """Log-probability that rankings begin with the given places; float64 in, float64 out."""
+def log_density(
+    logits: Tensor, ranking: Tensor, mask: Tensor | None, ties: Tensor | None = None
+) -> Tensor:
+    """Log-probability that rankings begin with the given places; float64 in, float64 out.
+
+    Places that are tied with the one before, `(..., k)` boolean, compete as the first of them does.
+    """
     n, k = logits.shape[-1], ranking.shape[-1]
     if k == n and mask is None:
         chosen = logits.gather(-1, ranking)
-        return (chosen - reversed_logcumsumexp(chosen)).sum(-1)
+        return (chosen - _of_groups(reversed_logcumsumexp(chosen), ties)).sum(-1)
     present = torch.ones_like(logits, dtype=torch.bool) if mask is None else mask
     counts = _places_that_count(present, k)
     listed = _listed(ranking, counts, n)
     unlisted = logits.masked_fill(listed | ~present, ABSENT).logsumexp(-1, keepdim=True)
     chosen = logits.gather(-1, ranking.masked_fill(~counts, 0)).masked_fill(~counts, ABSENT)
     rest = reversed_logcumsumexp(torch.cat([chosen, unlisted], -1))[..., :k]
-    return (chosen - rest).masked_fill(~counts, 0.0).sum(-1)
+    return (chosen - _of_groups(rest, ties)).masked_fill(~counts, 0.0).sum(-1)
+
+
+def _of_groups(x: Tensor, ties: Tensor | None) -> Tensor:
+    """What the first place of each run of tied places has, for all of them."""
+    if ties is None:
+        return x
+    place = torch.arange(x.shape[-1], device=x.device)
+    return x.gather(-1, torch.where(ties, 0, place).cummax(-1).values)
 
 
 def strictly_descending(x: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from ..softness import temperature
 from .engine.recurrence import recurrence
 from .ordering import WALL, Ordered
 from .scored import LazyKernel, relaxed
+from .thresholds import laplace, memberships
 
 # Stands for a sum over no items: small, but with room for its inverse and the square of that.
 NONE = 1e-100
@@ -83,6 +84,10 @@ class LapSumKernel(LazyKernel):
         own = torch.arange(rows, device=place.device).expand(flat.shape)
         fall = thresholds.log_weight(own) - thresholds.log_weight(flat)
         return fall.reshape(place.shape)
+
+    def memberships(self, ordered: Ordered, k: Tensor) -> Tensor:
+        tau = ordered.tau if ordered.hard is None else torch.where(ordered.hard, 0.0, ordered.tau)
+        return memberships(laplace, ordered.scores, tau, ordered.mask, k)
 
     def operator(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> "Thresholds":
         return Thresholds(ordered, dtype, rows)

@@ -50,6 +50,10 @@ class Kernel(ABC):
     def matrix(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
         """The first rows of the matrix, columns in the order of the items."""
 
+    def memberships(self, ordered: Ordered, k: Tensor) -> Tensor | None:
+        """Sums of the first k rows, where there is a shorter way than by the matrix."""
+        return None
+
 
 class LazyKernel(Kernel):
     """A relaxation that multiplies without its matrix."""
@@ -118,6 +122,11 @@ class ScorePermutation(RelaxedPermutation):
             matrix = self._kernel.matrix(self._ordered, working(self._dtype), self._rows)
             self._matrices[mode] = matrix
         return self._matrices[mode]
+
+    def _memberships(self, k: Tensor) -> Tensor:
+        self._ordered.check_unchanged()
+        weights = self._kernel.memberships(self._ordered, k)
+        return super()._memberships(k) if weights is None else weights
 
     def permutation(self) -> Tensor:
         """The stable descending sort of the scores, `(..., n)`."""
