@@ -33,5 +33,11 @@ def exponential(
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Standard exponential noise in float64, never exactly 0."""
-    draws = torch.empty(shape, dtype=torch.float64, device=device).exponential_(generator=generator)
-    return draws.clamp_(min=torch.finfo(draws.dtype).tiny)
+    draws = torch.empty(shape, dtype=torch.float64, device=device)
+    try:
+        draws = draws.exponential_(generator=generator)
+    except RuntimeError:
+        # Of `vmap` with other noise for every call: only what is made at random has room for it.
+        draws = torch.rand(shape, dtype=torch.float64, device=device, generator=generator)
+        draws = draws.exponential_(generator=generator)
+    return draws.clamp(min=torch.finfo(draws.dtype).tiny)

@@ -11,7 +11,7 @@ from torch.distributions import constraints
 from . import _checks
 
 # Below every logit by so much that its exponential is 0, but finite: gradients stay numbers.
-_ABSENT = -1e300
+ABSENT = -1e300
 
 
 def ranking_from(relevance: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -85,6 +85,12 @@ def _places_that_count(mask: Tensor, places: int) -> Tensor:
     return torch.arange(places, device=mask.device) < mask.sum(-1, keepdim=True)
 
 
+def absent_last(ranking: Tensor, mask: Tensor) -> Tensor:
+    """The ranking `(..., n)` with the absent items in its last places, in index order."""
+    held = torch.sort(~mask, dim=-1, stable=True).indices
+    return torch.where(_places_that_count(mask, ranking.shape[-1]), ranking, held)
+
+
 def _listed(ranking: Tensor, counts: Tensor, n: int) -> Tensor:
     """Which of the n items stand in the places that count, (..., n) boolean."""
     # Places that do not count list an item n, which does not exist.
@@ -101,8 +107,8 @@ def log_density(logits: Tensor, ranking: Tensor, mask: Tensor | None) -> Tensor:
     present = torch.ones_like(logits, dtype=torch.bool) if mask is None else mask
     counts = _places_that_count(present, k)
     listed = _listed(ranking, counts, n)
-    unlisted = logits.masked_fill(listed | ~present, _ABSENT).logsumexp(-1, keepdim=True)
-    chosen = logits.gather(-1, ranking.masked_fill(~counts, 0)).masked_fill(~counts, _ABSENT)
+    unlisted = logits.masked_fill(listed | ~present, ABSENT).logsumexp(-1, keepdim=True)
+    chosen = logits.gather(-1, ranking.masked_fill(~counts, 0)).masked_fill(~counts, ABSENT)
     rest = reversed_logcumsumexp(torch.cat([chosen, unlisted], -1))[..., :k]
     return (chosen - rest).masked_fill(~counts, 0.0).sum(-1)
 

@@ -18,10 +18,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ... import _options
+from ..._blur import Blur
 from .. import _checks
 from ..arrays import matmul, working
 from ..gradients import straight_through
 from ..permutation import RelaxedPermutation
+from ..softness import looked_for, temperature
 from .layers import bitonic, mix, next_power, odd_even
 from .ordering import Ordered
 from .scored import Kernel, ScorePermutation, unrelaxed
@@ -59,7 +61,7 @@ ENDLESS, FAR = 1e290, 1e300
 def sorting_network(
     scores: Tensor,
     *,
-    tau: float | Tensor = 0.1,
+    tau: _checks.Tau = 0.1,
     kind: str = "odd_even",
     swap: str = "cauchy",
     mask: Tensor | None = None,
@@ -83,9 +85,9 @@ def sorting_network(
 
     Args:
         scores: `(..., n)`. Values to sort; leading dimensions are batch, n is any number.
-        tau: Temperature, a number or a tensor that broadcasts against `scores` with a last
-            dimension of 1; it may require gradients. Its inverse is known as steepness; 0 is the
-            hard permutation.
+        tau: Temperature: a number, a `Blur`, or a tensor that broadcasts against `scores` with a
+            last dimension of 1; it may require gradients. Its inverse is known as steepness; 0 is
+            the hard permutation.
         kind: `"odd_even"`, n layers of neighbours, or `"bitonic"`, O(log^2 n) layers.
         swap: `"logistic"`, `"cauchy"`, `"reciprocal"`, `"optimal"` or `"error_free"`. With the
             middle three, no sorted value falls when a score rises; with the first it may.
@@ -110,17 +112,24 @@ def sorting_network(
     Memory: O(n) per layer and column.
     """
     scores = _checks.scores("sorting_network(scores)", scores)
-    tau = _checks.tau(tau, scores)
     _options.choice("kind", kind, KINDS)
     _options.choice("swap", swap, TAILS)
     mask = _checks.mask(mask, scores)
+    ranks = tau.ranks if isinstance(tau, Blur) else None
+    tau = temperature(tau, scores, mask, of_blur=lambda ranks: ranks / 8)
+
+    exact = swap == "error_free"
+    network, soft = (ErrorFreeNetwork, "optimal") if exact else (Network, swap)
+
+    def at(tau: float | Tensor) -> RelaxedPermutation:
+        ordered = Ordered(scores, tau, mask)
+        return NetworkPermutation(network(kind, SWAPS[soft], ordered), ordered, scores.dtype)
+
     if (hard := unrelaxed(scores, tau, mask)) is not None:
         return hard
-    ordered = Ordered(scores, tau, mask)
-    if swap != "error_free":
-        return NetworkPermutation(Network(kind, SWAPS[swap], ordered), ordered, scores.dtype)
-    network = ErrorFreeNetwork(kind, SWAPS["optimal"], ordered)
-    return NetworkPermutation(network, ordered, scores.dtype).straight_through()
+    if ranks is not None and isinstance(tau, Tensor):
+        tau = looked_for(ranks, tau, lambda tau: at(tau).entropy(), mask)
+    return at(tau).straight_through() if exact else at(tau)
 
 
 class Network(Kernel):
@@ -225,7 +234,13 @@ class Network(Kernel):
         x = x / unit
         for at in layers:
             x = step(x, at)
-        return x * unit
+        return self._alone(x * unit)
+
+    def _alone(self, x: Tensor) -> Tensor:
+        """Spoils what passes no layer, `(..., 1, d)`, where the temperature is none."""
+        if self.layers or not self.ordered.tempered:
+            return x
+        return x + self.ordered.poison().unsqueeze(-1).to(x.dtype)
 
     def _forth(self, x: Tensor, at: int) -> Tensor:
         return mix(x, self.shares()[at], self.layers[at])
@@ -266,7 +281,7 @@ class Network(Kernel):
             skip = spare if 2 * size == self.width else 0
             left, right = merge[..., skip:, :].split(size, -1)
             runs = torch.cat([matmul(left, upper[..., skip:]), matmul(right, lower)], -1)
-        return runs.squeeze(-3)
+        return self._alone(runs.squeeze(-3))
 
 
 class ErrorFreeNetwork(Network):
