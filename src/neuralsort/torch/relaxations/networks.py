@@ -21,6 +21,7 @@ from ... import _options
 from .. import _checks
 from ..arrays import matmul, working
 from ..permutation import RelaxedPermutation
+from ..pytrees import pytree
 from .layers import Layer, bitonic, mix, next_power, odd_even
 from .ordering import Ordered
 from .scored import Kernel, ScorePermutation, unrelaxed
@@ -99,7 +100,7 @@ def sorting_network(
     if (hard := unrelaxed(scores, tau, mask)) is not None:
         return hard
     ordered = Ordered(scores, tau, mask)
-    network = Network(kind, SWAPS[swap], ordered)
+    network = Network(kind, swap, ordered)
     return NetworkPermutation(network, ordered, scores.dtype)
 
 
@@ -112,9 +113,10 @@ class Network(Kernel):
 
     name = "sorting_network"
 
-    def __init__(self, kind: str, swap: Callable[[Tensor], Tensor], ordered: Ordered) -> None:
+    def __init__(self, kind: str, swap: str, ordered: Ordered) -> None:
         n, device = ordered.n, ordered.scores.device
-        self.swap, self.ordered = swap, ordered
+        self._options = kind, swap
+        self.swap, self.ordered = SWAPS[swap], ordered
         self.bitonic = kind == "bitonic"
         self.layers = bitonic(n) if self.bitonic else odd_even(n)
         self.width = next_power(n) if self.bitonic else n
@@ -135,6 +137,13 @@ class Network(Kernel):
         self.live = (wires >= spare) & (wires < end)  # (..., width)
         self.full = ordered.mask is None and self.width == n
         self._shares: dict[tuple[bool, bool], list[Tensor]] = {}  # apart by mode
+
+    def options(self) -> tuple[str, str]:
+        return self._options
+
+    @classmethod
+    def of(cls, options: tuple[str, str], ordered: Ordered) -> "Network":
+        return cls(*options, ordered)
 
     def _end(self) -> Tensor:
         """The wire after the last item present: they sort as a shorter list would."""
@@ -237,11 +246,13 @@ class Network(Kernel):
         return runs.squeeze(-3)
 
 
+@pytree
 @final
 class NetworkPermutation(ScorePermutation):
     """The relaxed permutation of a sorting network: products pass through its layers."""
 
     _kernel: Network  # pyright: ignore
+    _written = False
 
     def _product(self, x: Tensor) -> Tensor:
         if x.dim() == 1:

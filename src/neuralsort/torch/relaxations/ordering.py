@@ -33,6 +33,7 @@ class Ordered:
     ) -> None:
         self.exact = torch.float32 if scores.device.type == "mps" else torch.float64
         self.power = power
+        self.given = scores, tau, mask
         self.hard: Tensor | None = None
         if isinstance(tau, Tensor):
             tau = tau.to(self.exact)
@@ -44,11 +45,6 @@ class Ordered:
         self.tau = tau
         self.mask = mask
         self._sorted: dict[bool, tuple[Tensor, Tensor, Tensor]] = {}  # apart by inference mode
-        self._made = self._version()
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """A copy counts from anew."""
-        self.__dict__.update(state)
         self._made = self._version()
 
     @property

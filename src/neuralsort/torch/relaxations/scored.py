@@ -1,7 +1,7 @@
 """Relaxed permutations of scores: written down for short lists, matrix-free for long ones."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Protocol, final
+from typing import Any, ClassVar, Protocol, final
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch.nn.functional import pad
 from .. import _checks
 from ..arrays import working
 from ..permutation import DensePermutation, HardPermutation, RelaxedPermutation
+from ..pytrees import pytree
 from .ordering import Ordered
 
 # Lists up to this length are multiplied as a matrix.
@@ -45,6 +46,15 @@ class Kernel(ABC):
 
     name: ClassVar[str]
     unimodal: ClassVar[bool] = False  # whether the paper's definition holds whatever the scores
+
+    def options(self) -> tuple[Any, ...]:
+        """What it was made with, plain values."""
+        return ()
+
+    @classmethod
+    def of(cls, options: tuple[Any, ...], ordered: Ordered) -> "Kernel":
+        """Such a kernel for these lists."""
+        return cls(*options)
 
     @abstractmethod
     def matrix(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
@@ -108,6 +118,31 @@ class ScorePermutation(RelaxedPermutation):
         """Where it lives."""
         return self._ordered.scores.device
 
+    def _taken_apart(self) -> tuple[list[Tensor], Any]:
+        scores, tau, mask = self._ordered.given
+        parts = [x for x in (scores, tau, mask) if isinstance(x, Tensor)]
+        number = None if isinstance(tau, Tensor) else tau
+        kernel = type(self._kernel), self._kernel.options()
+        return parts, (*kernel, number, mask is not None, self._ordered.power, self._rows)
+
+    @classmethod
+    def _put_together(cls, parts: list[Tensor], rest: Any) -> "ScorePermutation":
+        kernel, options, tau, masked, power, rows = rest
+        mask = parts[-1] if masked else None
+        ordered = Ordered(parts[0], parts[1] if tau is None else tau, mask, power)
+        return cls(kernel.of(options, ordered), ordered, parts[0].dtype, rows)
+
+    def _children(self) -> list[Tensor]:
+        batch, parts = self._ordered.batch, self._taken_apart()[0]
+        lists = len(batch)  # a temperature may be one for all of them
+        return [
+            x if x.shape[:-1] == batch and x.dim() > lists else x.expand(*batch, 1) for x in parts
+        ]
+
+    def _cast(self, dtype: torch.dtype) -> "ScorePermutation":
+        parts, rest = self._taken_apart()
+        return type(self)._put_together([parts[0].to(dtype), *parts[1:]], rest)
+
     def _kind(self) -> str:
         return f"{self._kernel.name}, {self._form}"
 
@@ -166,6 +201,7 @@ def _common_offset(x: Tensor, apart: Tensor) -> Tensor:
     return torch.where(common.isfinite(), common, 0.0)
 
 
+@pytree
 @final
 class ShortPermutation(ScorePermutation):
     """Written down, but for logarithms of weights too small for the matrix."""
@@ -187,12 +223,14 @@ def log_weights(kernel: LazyKernel, ordered: Ordered, perm: Tensor, log_norm: Te
     return -fall - (log_norm + ordered.poison().to(log_norm.dtype))
 
 
+@pytree
 @final
 class LazyPermutation(ScorePermutation):
     """Never written down: every answer comes from an operator in sorted coordinates."""
 
     _kernel: LazyKernel  # pyright: ignore
     _form = "matrix-free"
+    _written = False
 
     def __init__(
         self, kernel: Kernel, ordered: Ordered, dtype: torch.dtype, rows: int | None = None

@@ -19,6 +19,7 @@ from ..arrays import inferring, working
 from ..hardening import harden
 from ..noise import gumbel
 from ..permutation import DensePermutation, HardPermutation, RelaxedPermutation
+from ..pytrees import pytree
 from .neuralsort import NeuralSortKernel
 from .ordering import Ordered
 from .scored import Kernel, ScorePermutation, unrelaxed
@@ -235,6 +236,7 @@ class _FromLogarithms(RelaxedPermutation):
         return -(log.exp() * log.masked_fill(log == -torch.inf, 0.0)).sum(-1)
 
 
+@pytree
 @final
 class LogPermutation(_FromLogarithms):
     """A relaxed permutation that is known by the logarithms of its weights."""
@@ -263,6 +265,16 @@ class LogPermutation(_FromLogarithms):
             self._perm = perm
         return perm
 
+    def _taken_apart(self) -> tuple[list[Tensor], torch.dtype]:
+        return [self._log] if self._perm is None else [self._log, self._perm], self._dtype
+
+    @classmethod
+    def _put_together(cls, parts: list[Tensor], rest: torch.dtype) -> "LogPermutation":
+        return cls(parts[0], rest, *parts[1:])
+
+    def _cast(self, dtype: torch.dtype) -> "LogPermutation":
+        return LogPermutation(self._log.to(working(dtype)), dtype)
+
     def _kind(self) -> str:
         return "sinkhorn"
 
@@ -285,6 +297,9 @@ class TransportKernel(Kernel):
         self.iterations, self.tolerance = iterations, tolerance
         self._logs: dict[tuple[bool, bool], Tensor] = {}  # apart by mode
 
+    def options(self) -> tuple[int, float | None]:
+        return self.iterations, self.tolerance
+
     def log_matrix(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
         mode = ordered.mode
         if mode not in self._logs:
@@ -298,6 +313,7 @@ class TransportKernel(Kernel):
         return self.log_matrix(ordered, dtype, rows).exp()
 
 
+@pytree
 @final
 class TransportPermutation(_FromLogarithms, ScorePermutation):
     """The relaxed permutation of `sinkhorn_sort`."""

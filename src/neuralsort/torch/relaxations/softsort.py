@@ -75,6 +75,9 @@ class SoftSortKernel(LazyKernel):
     def __init__(self, power: float) -> None:
         self.power = power
 
+    def options(self) -> tuple[float]:
+        return (self.power,)
+
     def _fall(self, ordered: Ordered, distance: Tensor) -> Tensor:
         fall = distance.abs() if self.power == 1 else distance.square()
         return ordered.shrink(fall, self.power)
