@@ -52,7 +52,9 @@ PUBLIC = {
 
 LAYERS = {
     "torch": [
-        {"_checks", "arrays"},
+        {"_checks", "arrays", "pytrees"},
+        {"indexing"},
+        {"matrixlike"},
         {"gradients", "hardening", "noise", "permutation", "rankings"},
         {"permutahedron", "relaxations"},
         {"operators", "registry"},
@@ -62,6 +64,8 @@ LAYERS = {
     ],
     "jax": [
         {"_checks", "arrays", "pytrees"},
+        {"indexing"},
+        {"matrixlike"},
         {"gradients", "hardening", "noise", "permutation", "rankings"},
         {"permutahedron", "relaxations"},
         {"operators"},

@@ -209,8 +209,8 @@ def index(value: Any, size: int, device: torch.device) -> Any:
     """A number, a slice, or a tensor of integers, for a dimension of this size."""
     if isinstance(value, slice):
         return value
-    if isinstance(value, list):
-        value = torch.as_tensor(value, device=device)
+    if isinstance(value, list) or (not isinstance(value, Tensor) and getattr(value, "ndim", 0)):
+        value = torch.as_tensor(value, device=device)  # a list, or an array of NumPy
     if isinstance(value, Tensor):
         if value.is_floating_point() or value.is_complex() or value.dtype is torch.bool:
             return _no_index(value.dtype)
