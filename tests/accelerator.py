@@ -13,6 +13,7 @@ values, is written down, and so is every copy from one to the other.
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -32,6 +33,9 @@ READS = {
     aten.unique_consecutive: "unique",
 }
 """Operations after which the host knows something of the values."""
+
+
+LIKE = (torch.empty_like, torch.zeros_like, torch.ones_like, torch.full_like)
 
 
 class Meeting(RuntimeError):
@@ -110,6 +114,9 @@ class _Crossings(TorchFunctionMode):
                 return args[0].to(kwargs.get("dtype") or args[0].dtype)
             made = func(*args, **kwargs)
             return self.accelerator.cross(made)
+        elsewhere = "device" in kwargs and not self._is_here(kwargs["device"])
+        if func in LIKE and isinstance(args[0], DeviceTensor) and elsewhere:
+            return func(args[0].held, *args[1:], **kwargs)
         if func is Tensor.cpu:
             return self.accelerator.cross(args[0]) if isinstance(args[0], DeviceTensor) else args[0]
         if func is Tensor.numpy and isinstance(args[0], DeviceTensor):
@@ -192,6 +199,8 @@ class Accelerator(TorchDispatchMode):
             self._note(func.overloadpacket, args, kwargs)
         if where is not None:
             kwargs = {**kwargs, "device": torch.device("cpu")}
+        if self.device.type == "mps" and func.overloadpacket is aten.cumsum:
+            return self._wrap(_short_cumsum(args[0].held, args[1]))
         result = func(*tree_map(_held, args), **tree_map(_held, kwargs))
         if func.overloadpacket is aten.scalar_tensor and not made_here:
             self._numbers.add(id(result))  # a plain number of an operation, inside PyTorch
@@ -219,6 +228,13 @@ class Accelerator(TorchDispatchMode):
             self.log.append("repeat_interleave")
 
 
+def _short_cumsum(x: Tensor, dim: int) -> Tensor:
+    """Running sums in the dtype of x; the CPU takes a longer one on the way."""
+    return torch.from_numpy(
+        np.cumsum(x.numpy(), axis=dim, dtype=None if x.dtype.is_floating_point else np.int64)
+    )
+
+
 def _held(x: Any) -> Any:
     return x.held if isinstance(x, DeviceTensor) else x
 
@@ -232,5 +248,3 @@ def _in_place(func: Any) -> bool:
 def on_host(x: Tensor) -> Tensor:
     """Its values, for comparisons outside."""
     return x.held if isinstance(x, DeviceTensor) else x
-
-

@@ -32,6 +32,17 @@ def column(
 
 TO_DO = "not tried yet"
 
+BACKWARD = "no forward-mode rule; use reverse mode: `torch.func.vjp`, `jacrev`"
+NO_JVP = (
+    "sinkhorn_sort",
+    "odd_even_network",
+    "bitonic_network",
+    "sinkhorn",
+    "gumbel_sinkhorn",
+    "neuralsort, long lists",
+    "softsort_squared, long lists",
+)
+
 CAPABILITIES: dict[str, dict[str, Cell]] = {
     "eager": column(),
     # tests/test_compiled.py
@@ -41,7 +52,7 @@ CAPABILITIES: dict[str, dict[str, Cell]] = {
     "onnx": column(every_row=TO_DO),
     # tests/test_capabilities.py
     "vmap": column(),
-    "jvp": column(),
+    "jvp": column(dict.fromkeys(NO_JVP, BACKWARD)),
     "double backward": column(),
     # tests/test_devices.py
     "CUDA": column(),
@@ -50,3 +61,42 @@ CAPABILITIES: dict[str, dict[str, Cell]] = {
 """By column and row."""
 
 COLUMNS = tuple(CAPABILITIES)
+
+STAND_INS = ("CUDA", "MPS")
+"""Columns that are tried on a device made in Python, since there is no other."""
+
+WAITS: dict[str, tuple[str, ...]] = {
+    "neuralsort, long lists": ("from the host", "item", "nonzero", "repeat_interleave", "tolist"),
+    "softsort, long lists": (),
+    "softsort_squared, long lists": (
+        "from the host",
+        "item",
+        "nonzero",
+        "repeat_interleave",
+        "tolist",
+    ),
+    "lapsum, long lists": (),
+}
+"""What makes a CUDA device's host wait, by row. Short lists, of all methods, never do."""
+
+WAITS_OF_FUNCTIONS: dict[str, tuple[str, ...]] = {
+    "`PlackettLuce.entropy`, `marginals` and `kl_divergence` of at most 8 items": (
+        "from the host",
+    ),
+    "`estimators.exact_expectation`": ("from the host",),
+    "`permutation()` of a matrix: `from_dense`, `sinkhorn`": ("item",),
+    "the same where that is a best assignment, which SciPy finds": (
+        "from the host",
+        "item",
+        "nonzero",
+        "to the host",
+        "tolist",
+    ),
+    "`sinkhorn(tolerance=...)`": ("item",),
+}
+"""The same of functions. All others never make it wait."""
+
+ON_HOST = (*LONG, "lapsum", "odd_even_network", "bitonic_network") + tuple(
+    name for name in SHORT if name.startswith("fast_soft")
+)
+"""Rows that a device without float64 has computed on the host."""

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from .. import _options
+from .arrays import longest
 
 
 def scores(name: str, value: Tensor) -> Tensor:
@@ -126,8 +127,12 @@ def same_batch(what: str, lists: torch.Size, operator: torch.Size) -> None:
 
 def quantile(value: float | Tensor, like: Tensor) -> Tensor:
     """Number in [0, 1], or a 0-d or 1-d tensor of them."""
+    dtype = longest(like.device)
     try:
-        q = torch.as_tensor(value, dtype=torch.float64, device=like.device)
+        if isinstance(value, int | float):  # written where it is needed: nothing is copied
+            q = torch.full((), value, dtype=dtype, device=like.device)
+        else:
+            q = torch.as_tensor(value, dtype=dtype, device=like.device)
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(
             f"`q` expects a number in [0, 1] or a 1-d tensor of them, got {value!r}. "

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from .. import _options
 from . import _checks
+from .arrays import longest
 from .distributions import PlackettLuce, RelaxedPlackettLuce
 from .gradients import score_function_loss
 from .operators import Relaxation
@@ -52,7 +53,8 @@ def exact_expectation(cost: Cost, logits: Tensor) -> Tensor:
 
     Time and memory: O(n n!) per list, and those of the cost.
     """
-    model = PlackettLuce(logits.double(), validate_args=False)  # many small probabilities
+    precise = logits.to(longest(logits.device))  # many small probabilities
+    model = PlackettLuce(precise, validate_args=False)
     rankings = model.enumerate_support()
     costs = _hard_costs(cost, rankings, logits)
     return (model.log_prob(rankings).exp() * costs).sum(0).to(costs.dtype)

@@ -137,8 +137,12 @@ class Matrixlike(Tree):
             _checks.operator_dtype(dtype)
         moved = self
         if device is not None and device != self.device:
-            moved = self._mapped(lambda part: part.to(device=device, non_blocking=non_blocking))
+            moved = self._moved(device, non_blocking)
         return moved if dtype is None or dtype == self.dtype else moved._cast(dtype)
+
+    def _moved(self, device: torch.device, non_blocking: bool) -> Any:
+        """The same operator on another device."""
+        return self._mapped(lambda part: part.to(device=device, non_blocking=non_blocking))
 
     @abstractmethod
     def _cast(self, dtype: torch.dtype) -> Any:

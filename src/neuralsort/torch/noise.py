@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from .arrays import longest
+
 
 def gumbel(
     shape: torch.Size | tuple[int, ...],
@@ -32,6 +34,7 @@ def exponential(
     device: torch.device | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Standard exponential noise in float64, never exactly 0."""
-    draws = torch.empty(shape, dtype=torch.float64, device=device).exponential_(generator=generator)
+    """Standard exponential noise in the longest dtype of the device, never exactly 0."""
+    dtype = longest(torch.device("cpu" if device is None else device))
+    draws = torch.empty(shape, dtype=dtype, device=device).exponential_(generator=generator)
     return draws.clamp_(min=torch.finfo(draws.dtype).tiny)

@@ -21,11 +21,16 @@ from torch.nn.functional import pad
 
 from .. import _options
 from . import _checks
+from .arrays import longest
 from .relaxations.ordering import share_ties, tie_groups
 
 # Rounds in which all neighbours in the wrong order are pooled at once. What they leave is pooled
 # pair by pair, each pair once, so that no list takes quadratic time.
 ROUNDS = 8
+# Lists up to this length are pooled at once where values cannot be read in passing.
+LONGEST_AT_ONCE = 512
+# Values of blocks that differ by less, of their own size, are one block.
+ROUNDING = 1e-13
 
 # Strengths below this one, but not 0, count as it: they are as good as 0, and would overflow.
 WEAKEST = 1e-290
@@ -78,6 +83,10 @@ def fast_soft_sort(
     dim = _options.dim(dim, tuple(x.shape))
     strength = _options.strength(strength)
     entropic = _options.choice("regularization", regularization, REGULARIZATIONS) == "kl"
+    if longest(x.device) is torch.float32:  # a device without float64: on the host
+        options = {"strength": strength, "regularization": regularization}
+        there = fast_soft_sort(x.cpu(), dim=dim, descending=descending, **options)
+        return there.to(x.device)
     if x.device.type == "meta":  # a shape without values, which decide what is pooled
         return torch.empty_like(x)
     sign = 1 if descending else -1
@@ -134,6 +143,10 @@ def fast_soft_rank(
     dim = _options.dim(dim, tuple(x.shape))
     strength = _options.strength(strength)
     entropic = _options.choice("regularization", regularization, REGULARIZATIONS) == "kl"
+    if longest(x.device) is torch.float32:  # a device without float64: on the host
+        options = {"strength": strength, "regularization": regularization}
+        there = fast_soft_rank(x.cpu(), dim=dim, descending=descending, **options)
+        return there.to(x.device)
     if x.device.type == "meta":  # a shape without values, which decide what is pooled
         return torch.empty_like(x)
     lists = x.movedim(dim, -1)
@@ -152,7 +165,7 @@ def fast_soft_rank(
 
 
 def _exact(x: Tensor) -> Tensor:
-    return x.to(torch.float32 if x.device.type == "mps" else torch.float64)
+    return x.to(torch.float64)
 
 
 def _countdown(s: Tensor) -> Tensor:
@@ -204,6 +217,8 @@ class _Blocks(torch.autograd.Function):
 
     @staticmethod
     def forward(z: Tensor, w: Tensor, walls: Tensor, entropic: bool) -> Tensor:
+        if z.device.type != "cpu" and z.shape[-1] <= LONGEST_AT_ONCE:
+            return _blocks_at_once(z, w, walls, entropic)
         pool = (_EntropicPool if entropic else _QuadraticPool)(z.reshape(-1), w.reshape(-1))
         start, wall = torch.arange(z.numel(), device=z.device), walls.reshape(-1)
         for turn in range(ROUNDS):
@@ -235,6 +250,35 @@ class _Blocks(torch.autograd.Function):
             for x, d in zip(args[:3], in_dims[:3], strict=True)
         ]
         return _blocks(*tensors, args[3]), 0  # pyright: ignore
+
+
+def _blocks_at_once(z: Tensor, w: Tensor, walls: Tensor, entropic: bool) -> Tensor:
+    """The same without a look at any value: in O(n^2), for devices that would have to be awaited.
+
+    The value at i is the least over all starts a <= i of the largest over all ends b >= i of the
+    value of the block from a to b.
+    """
+    n = z.shape[-1]
+    index = torch.arange(n, device=z.device)
+    ahead = index >= index.unsqueeze(-1)  # (a, b)
+    room = walls.cumsum(-1)
+    inside = ahead & (room.unsqueeze(-1) == room.unsqueeze(-2))
+    if entropic:
+        z_sums, w_sums = (
+            x.unsqueeze(-2).masked_fill(~inside, -torch.inf).logcumsumexp(-1) for x in (z, w)
+        )
+        value = z_sums - w_sums
+    else:
+        count = (index - index.unsqueeze(-1) + 1).clamp(min=1)
+        value = (z - w).unsqueeze(-2).masked_fill(~inside, 0.0).cumsum(-1) / count
+    value = value.masked_fill(~inside, -torch.inf)
+    largest = value.flip(-1).cummax(-1).values.flip(-1)
+    least = largest.masked_fill(~inside, torch.inf).amin(-2) if n else z
+    before, here = least[..., :-1], least[..., 1:]
+    falls = before - here > ROUNDING * (before.abs() + here.abs())
+    falls = falls & (z[..., :-1] != z[..., 1:])  # ties stay together
+    starts = pad(falls, (1, 0), value=True)[..., :n] | walls
+    return torch.where(starts, index, 0).cummax(-1).values if n else index.expand(z.shape)
 
 
 class _QuadraticPool:

@@ -23,6 +23,7 @@ from ..arrays import matmul, working
 from ..permutation import RelaxedPermutation
 from ..pytrees import pytree
 from .layers import Layer, bitonic, mix, next_power, odd_even
+from .on_host import lacks_float64, on_host
 from .ordering import Ordered
 from .scored import Kernel, ScorePermutation, unrelaxed
 
@@ -99,9 +100,14 @@ def sorting_network(
     mask = _checks.mask(mask, scores)
     if (hard := unrelaxed(scores, tau, mask)) is not None:
         return hard
-    ordered = Ordered(scores, tau, mask)
-    network = Network(kind, swap, ordered)
-    return NetworkPermutation(network, ordered, scores.dtype)
+
+    def make(scores: Tensor, tau: float | Tensor, mask: Tensor | None) -> RelaxedPermutation:
+        ordered = Ordered(scores, tau, mask)
+        return NetworkPermutation(Network(kind, swap, ordered), ordered, scores.dtype)
+
+    if lacks_float64(scores.device):
+        return on_host(make, scores.device, scores, tau, mask)
+    return make(scores, tau, mask)
 
 
 class Network(Kernel):
@@ -112,6 +118,7 @@ class Network(Kernel):
     """
 
     name = "sorting_network"
+    needs_float64 = True
 
     def __init__(self, kind: str, swap: str, ordered: Ordered) -> None:
         n, device = ordered.n, ordered.scores.device
@@ -121,7 +128,7 @@ class Network(Kernel):
         self.layers = bitonic(n) if self.bitonic else odd_even(n)
         self.width = next_power(n) if self.bitonic else n
         item = slot = torch.arange(n, device=device)
-        self.count = torch.tensor([n], device=device)
+        self.count = torch.full((1,), n, device=device)
         if ordered.mask is not None:  # present items take the first slots
             item = torch.sort(~ordered.mask, dim=-1, stable=True).indices
             self.count = ordered.mask.sum(-1, keepdim=True)  # (..., 1)

@@ -11,6 +11,7 @@ from .. import _checks
 from ..arrays import working
 from ..permutation import DensePermutation, HardPermutation, RelaxedPermutation
 from ..pytrees import pytree
+from .on_host import lacks_float64, on_host
 from .ordering import Ordered
 
 # Lists up to this length are multiplied as a matrix.
@@ -47,6 +48,8 @@ class Kernel(ABC):
     name: ClassVar[str]
     unimodal: ClassVar[bool] = False  # whether the paper's definition holds whatever the scores
 
+    needs_float64: ClassVar[bool] = False  # for short lists too; for long ones all do
+
     def options(self) -> tuple[Any, ...]:
         """What it was made with, plain values."""
         return ()
@@ -77,7 +80,10 @@ def relaxed(
     kernel: LazyKernel, scores: Tensor, tau: float | Tensor, mask: Tensor | None, power: float = 1.0
 ) -> RelaxedPermutation:
     """The relaxed permutation of checked scores, in the form that suits their length."""
-    kind = LazyPermutation if scores.shape[-1] > LONGEST_DENSE else ShortPermutation
+    long = scores.shape[-1] > LONGEST_DENSE
+    if (long or kernel.needs_float64) and lacks_float64(scores.device):
+        return on_host(relaxed, scores.device, kernel, scores, tau, mask, power)
+    kind = LazyPermutation if long else ShortPermutation
     hard = unrelaxed(scores, tau, mask)
     return hard or kind(kernel, Ordered(scores, tau, mask, power), scores.dtype)
 
@@ -126,7 +132,10 @@ class ScorePermutation(RelaxedPermutation):
         return parts, (*kernel, number, mask is not None, self._ordered.power, self._rows)
 
     @classmethod
-    def _put_together(cls, parts: list[Tensor], rest: Any) -> "ScorePermutation":
+    def _put_together(cls, parts: list[Tensor], rest: Any) -> Any:
+        device = parts[0].device
+        if (cls._form != "dense" or rest[0].needs_float64) and lacks_float64(device):
+            return on_host(lambda *there: cls._put_together(list(there), rest), device, *parts)
         kernel, options, tau, masked, power, rows = rest
         mask = parts[-1] if masked else None
         ordered = Ordered(parts[0], parts[1] if tau is None else tau, mask, power)

@@ -194,7 +194,7 @@ class Bands(ABC):
                 whole = torch.cat([x, x[..., -1:].expand(*x.shape[:-1], short)], -1) if short else x
                 split = x.new_empty(outside + 1, len(x), size)  # noqa: B023
                 split[:-1] = whole.reshape(len(x), outside, size).transpose(0, 1)  # noqa: B023
-                split[-1] = beyond
+                split[-1].fill_(beyond)
                 return split
 
             def by_list(x: Tensor) -> Tensor:
