@@ -88,7 +88,7 @@ def fast_soft_sort(
         there = fast_soft_sort(x.cpu(), dim=dim, descending=descending, **options)
         return there.to(x.device)
     if x.device.type == "meta":  # a shape without values, which decide what is pooled
-        return torch.empty_like(x)
+        return x.clone()
     sign = 1 if descending else -1
     s = sign * _exact(x.movedim(dim, -1)).sort(-1, descending=descending).values
     if strength > 0:
@@ -148,7 +148,7 @@ def fast_soft_rank(
         there = fast_soft_rank(x.cpu(), dim=dim, descending=descending, **options)
         return there.to(x.device)
     if x.device.type == "meta":  # a shape without values, which decide what is pooled
-        return torch.empty_like(x)
+        return x.clone()
     lists = x.movedim(dim, -1)
     s, perm = _exact(-lists if descending else lists).sort(-1, descending=True)
     w = _countdown(s)
@@ -278,7 +278,14 @@ def _blocks_at_once(z: Tensor, w: Tensor, walls: Tensor, entropic: bool) -> Tens
     falls = before - here > ROUNDING * (before.abs() + here.abs())
     falls = falls & (z[..., :-1] != z[..., 1:])  # ties stay together
     starts = pad(falls, (1, 0), value=True)[..., :n] | walls
-    return torch.where(starts, index, 0).cummax(-1).values if n else index.expand(z.shape)
+    if not n:
+        return index.expand(z.shape)
+    # Blocks of one value stay apart: one ends where what it has so far has that value.
+    first = torch.where(starts, index, 0).cummax(-1).values
+    so_far = value[..., :-1].gather(-2, first[..., 1:].unsqueeze(-2)).squeeze(-2)
+    ends = so_far - here >= -ROUNDING * here.abs()
+    starts = starts | pad(ends & (z[..., :-1] != z[..., 1:]), (1, 0))
+    return torch.where(starts, index, 0).cummax(-1).values
 
 
 class _QuadraticPool:
