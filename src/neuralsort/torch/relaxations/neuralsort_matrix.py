@@ -69,6 +69,8 @@ def _pairwise(ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
     `s_j - s_k` held fixed, the logits are linear in the scores.
     """
     s = ordered.scores.to(ordered.exact)
+    if isinstance(ordered.tau, Tensor):  # an offset would drown the gradient to it
+        s = s - s.detach().mean(-1, keepdim=True)
     if isinstance(ordered.tau, Tensor) or ordered.tau != 1:
         s = s / ordered.tau
     row = s.unsqueeze(-2)
