@@ -20,6 +20,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
+from neuralsort.torch.matrixlike import Matrixlike
+
 aten = torch.ops.aten
 
 READS = {
@@ -130,6 +132,10 @@ class _Crossings(TorchFunctionMode):
             if device is not None and self._is_here(device) != isinstance(x, DeviceTensor):
                 x = self.accelerator.cross(x if dtype is None else x.to(dtype))
             return x if dtype is None else x.to(dtype)
+        operators = [type(x) for x in args if isinstance(x, Matrixlike)]
+        if operators:  # what they do is to be watched as well
+            with _Crossings(self.accelerator):
+                return operators[0].__torch_function__(func, types, args, kwargs)
         return func(*args, **kwargs)
 
     def _is_here(self, device: Any) -> bool:
@@ -199,7 +205,7 @@ class Accelerator(TorchDispatchMode):
             self._note(func.overloadpacket, args, kwargs)
         if where is not None:
             kwargs = {**kwargs, "device": torch.device("cpu")}
-        if self.device.type == "mps" and func.overloadpacket is aten.cumsum:
+        if here and self.device.type == "mps" and func.overloadpacket is aten.cumsum:
             return self._wrap(_short_cumsum(args[0].held, args[1]))
         result = func(*tree_map(_held, args), **tree_map(_held, kwargs))
         if func.overloadpacket is aten.scalar_tensor and not made_here:

@@ -53,16 +53,23 @@ def _listed(ranking: Tensor, counts: Tensor, n: int) -> Tensor:
 
 
 def log_density(logits: Tensor, ranking: Tensor, mask: Tensor | None) -> Tensor:
-    """Log-probability that rankings begin with the given places; float64 in, float64 out."""
+    """Log-probability that rankings begin with the given places, in the dtype of the logits.
+
+    That is the longest there is: float64, but for devices that have none.
+    """
     n, k = logits.shape[-1], ranking.shape[-1]
+    absent = _ABSENT
+    if logits.dtype is torch.float32:  # whose digits no offset may take
+        absent = -1e30
+        logits = logits - logits.detach().amax(-1, keepdim=True) if n else logits
     if k == n and mask is None:
         chosen = logits.gather(-1, ranking)
         return (chosen - reversed_logcumsumexp(chosen)).sum(-1)
     present = torch.ones_like(logits, dtype=torch.bool) if mask is None else mask
     counts = _places_that_count(present, k)
     listed = _listed(ranking, counts, n)
-    unlisted = logits.masked_fill(listed | ~present, _ABSENT).logsumexp(-1, keepdim=True)
-    chosen = logits.gather(-1, ranking.masked_fill(~counts, 0)).masked_fill(~counts, _ABSENT)
+    unlisted = logits.masked_fill(listed | ~present, absent).logsumexp(-1, keepdim=True)
+    chosen = logits.gather(-1, ranking.masked_fill(~counts, 0)).masked_fill(~counts, absent)
     rest = reversed_logcumsumexp(torch.cat([chosen, unlisted], -1))[..., :k]
     return (chosen - rest).masked_fill(~counts, 0.0).sum(-1)
 
