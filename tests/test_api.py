@@ -48,6 +48,13 @@ PUBLIC = {
     "spearman_loss",
     "kendall_loss",
     "ranknet_loss",
+    "KSubset",
+    "fenchel_young_loss",
+    "listnet_loss",
+    "lambda_loss",
+    "smooth_ap_loss",
+    "recall_at_k_loss",
+    "ranking_from",
 }
 
 LAYERS = {
@@ -55,10 +62,11 @@ LAYERS = {
         {"_checks", "arrays", "pytrees"},
         {"indexing"},
         {"matrixlike"},
-        {"gradients", "hardening", "noise", "permutation", "rankings"},
+        {"gradients", "hardening", "noise", "permutation", "rankings", "subset_sums"},
         {"permutahedron", "relaxations"},
         {"operators", "registry"},
-        {"distributions", "losses", "metrics", "ranking_losses"},
+        {"distributions", "losses", "metrics", "ranking_losses", "subsets"}
+        | {"perturbations", "relevance_losses", "retrieval"},
         {"estimators", "knn"},
         {"nn"},
     ],
@@ -66,10 +74,11 @@ LAYERS = {
         {"_checks", "arrays", "pytrees"},
         {"indexing"},
         {"matrixlike"},
-        {"gradients", "hardening", "noise", "permutation", "rankings"},
+        {"gradients", "hardening", "noise", "permutation", "rankings", "subset_sums"},
         {"permutahedron", "relaxations"},
         {"operators"},
-        {"distributions", "losses", "metrics", "ranking_losses"},
+        {"distributions", "losses", "metrics", "ranking_losses", "subsets"}
+        | {"perturbations", "relevance_losses", "retrieval"},
         {"estimators"},
     ],
     "tf": [{"_checks"}, {"gradients", "noise"}, {"relaxations"}, {"distributions", "layers"}],
