@@ -80,6 +80,7 @@ WAITS: dict[str, tuple[str, ...]] = {
 """What makes a CUDA device's host wait, by row. Short lists, of all methods, never do."""
 
 WAITS_OF_FUNCTIONS: dict[str, tuple[str, ...]] = {
+    "`recall_at_k_loss`, and the metrics of retrieval, for their k": ("from the host",),
     "`PlackettLuce.entropy`, `marginals` and `kl_divergence` of at most 8 items": (
         "from the host",
     ),
