@@ -280,10 +280,13 @@ def _blocks_at_once(z: Tensor, w: Tensor, walls: Tensor, entropic: bool) -> Tens
     starts = pad(falls, (1, 0), value=True)[..., :n] | walls
     if not n:
         return index.expand(z.shape)
-    # Blocks of one value stay apart: one ends where what it has so far has that value.
+    # Blocks of one value stay apart: where what is before a place is worth what is after it.
     first = torch.where(starts, index, 0).cummax(-1).values
+    last = pad(torch.where(starts, index - 1, n - 1)[..., 1:], (0, 1), value=n - 1)
+    last = last.flip(-1).cummin(-1).values.flip(-1)
     so_far = value[..., :-1].gather(-2, first[..., 1:].unsqueeze(-2)).squeeze(-2)
-    ends = so_far - here >= -ROUNDING * here.abs()
+    from_here = value[..., 1:, :].gather(-1, last[..., 1:].unsqueeze(-1)).squeeze(-1)
+    ends = from_here - so_far <= ROUNDING * (from_here.abs() + so_far.abs())
     starts = starts | pad(ends & (z[..., :-1] != z[..., 1:]), (1, 0))
     return torch.where(starts, index, 0).cummax(-1).values
 
