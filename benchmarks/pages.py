@@ -5,9 +5,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 
-from benchmarks import frameworks, neighbors
+from benchmarks import frameworks, neighbors, softness
 from benchmarks.bars import BOTH, FORWARD, MILLION
 from benchmarks.record import Measurement
 from benchmarks.table import (
@@ -22,6 +22,7 @@ from benchmarks.table import (
 )
 from examples import knn_tutorial
 from neuralsort.experiments.record import Line, read_file
+from neuralsort.experiments.record import read as read_files
 from neuralsort.experiments.reporting import paper
 from neuralsort.experiments.studies.intervals import over_seeds
 
@@ -32,6 +33,7 @@ ENGINES = ROOT / "results" / "benchmarks" / "neighbors.jsonl"
 TUTORIAL = ROOT / "results" / "benchmarks" / "tutorial.jsonl"
 STUDY = ROOT / "results" / "sort.jsonl"
 RANKINGS = ROOT / "results" / "rank.jsonl"
+TRIALS = ROOT / "results" / "trials"
 
 CONTENDERS = {
     "neuralsort": ("ours-dense", "ours-sort"),
@@ -150,6 +152,33 @@ def _with_interval(values: list[float], sign: str = "") -> str:
     return f"{mean(values):{sign}.3f} ± {(ends[1] - ends[0]) / 2:.3f}"
 
 
+def tempered(lines: Iterable[Line]) -> str:
+    """Fixed, annealed and learned temperatures: the tested one, and validation at every start.
+
+    Of the study of sorting the runs with several starts count, which the others do not have.
+    """
+    shown = {"sort": ("exact_match", "exact match"), "rank": ("ndcg@10", "NDCG@10")}
+    runs: dict[tuple[str, str], list[Line]] = {}
+    for line in lines:
+        if len(line.trials) > 1:
+            runs.setdefault((line.config.get("temperature", "fixed"), line.study), []).append(line)
+    rows = []
+    for study, (metric, name) in shown.items():
+        for kind in ("fixed", "annealed", "learned"):
+            found = [line.metrics[metric] for line in runs[kind, study]]
+            starts: dict[float, list[float]] = {}
+            for line in runs[kind, study]:
+                for trial in line.trials:
+                    best = max(one[metric] for one in trial["history"])
+                    starts.setdefault(trial["tau"], []).append(best)
+            each = " / ".join(f"{mean(starts[tau]):.3f}" for tau in sorted(starts))
+            taus = " / ".join(f"{tau:g}" for tau in sorted(starts))
+            cell = f"{mean(found):.3f} ± {stdev(found):.3f}"
+            rows.append((f"{study}, {name}", kind, cell, each, taus))
+    header = ("study", "temperature", "test", "validation at each `tau`", "`tau`")
+    return markdown(header, rows)
+
+
 def replaced(text: str, mark: str, table: str) -> str:
     """The text of a page with a table between the marks of that name."""
     begin, end = f"<!-- {mark}: begin -->", f"<!-- {mark}: end -->"
@@ -168,6 +197,10 @@ def pages() -> dict[Path, str]:
         "neighbors.md": {
             "engines": neighbors.table(read(ENGINES)),
             "tutorial": "\n".join([knn_tutorial.HEADER, *map(knn_tutorial.line, tutorial)]),
+        },
+        "temperature.md": {
+            "softness": softness.table(softness.read()),
+            "tempered": tempered(read_files(TRIALS)),
         },
         "frameworks.md": {"speed": frameworks.table(read(FRAMEWORKS))},
         "relaxations.md": {"prices": prices(measurements), "learned": learned(study)},

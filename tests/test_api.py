@@ -34,6 +34,7 @@ PUBLIC = {
     "soft_quantile",
     "soft_median",
     "tau_for_blur",
+    "Blur",
     "straight_through",
     "PlackettLuce",
     "RelaxedPlackettLuce",
@@ -62,7 +63,8 @@ LAYERS = {
         {"_checks", "arrays", "pytrees"},
         {"indexing"},
         {"matrixlike"},
-        {"gradients", "hardening", "noise", "permutation", "rankings", "subset_sums"},
+        {"gradients", "hardening", "noise", "permutation", "rankings", "softness", "subset_sums"}
+        | {"temperature"},
         {"permutahedron", "relaxations"},
         {"operators", "registry"},
         {"distributions", "losses", "metrics", "ranking_losses", "subsets"}
@@ -74,7 +76,7 @@ LAYERS = {
         {"_checks", "arrays", "pytrees"},
         {"indexing"},
         {"matrixlike"},
-        {"gradients", "hardening", "noise", "permutation", "rankings", "subset_sums"},
+        {"gradients", "hardening", "noise", "permutation", "rankings", "softness", "subset_sums"},
         {"permutahedron", "relaxations"},
         {"operators"},
         {"distributions", "losses", "metrics", "ranking_losses", "subsets"}
@@ -97,7 +99,7 @@ LAYERS = {
 """Each room of a package imports from the layers before it, or from its own."""
 
 SHARED = {"runtime": set(), "experiments": {"neighbors", "runtime", "torch"}}
-"""What packages may import of others; the rest share nothing but the rules for plain options."""
+"""What packages may import of others; the rest share plain options and the rules for them."""
 
 FUNCTIONS = sorted(name for name in ns.__all__ if inspect.isfunction(getattr(ns, name)))
 
@@ -193,7 +195,7 @@ def test_imports_point_downwards(path):
     mine = next(i for i, rooms in enumerate(layers) if room_of(path) in rooms)
     assert imported_rooms(path) <= set().union(*layers[: mine + 1])
     ours = {m[1] for m in imported_modules(path) if m[0] == "neuralsort" and len(m) > 1}
-    assert ours <= {package, *SHARED.get(package, {"_options"})}
+    assert ours <= {package, *SHARED.get(package, {"_blur", "_options"})}
 
 
 @pytest.mark.parametrize("package", ["torch", "jax"])

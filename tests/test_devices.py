@@ -21,7 +21,7 @@ from tests.capabilities import CAPABILITIES, LONG, ON_HOST, SHORT, WAITS, WAITS_
 from tests.hostile import Lists, lists_of
 from tests.test_isolation import ALONE, LOSSES, OPERATORS, PADDED, RELAXATIONS
 
-ROUNDING, MORE = 1e-5, 4
+ROUNDING, MORE = 1e-5, 8
 """Errors of float32 over the largest magnitude; and how much more than the CPU's they may be."""
 
 Ask = Callable[[Lists], Tensor]

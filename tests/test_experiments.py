@@ -569,6 +569,31 @@ def test_temperature_is_chosen_on_validation(tmp_path):
     assert (tmp_path / "run" / "tau-4.0").is_dir()
 
 
+@pytest.mark.parametrize("kind", ["annealed", "learned"])
+@pytest.mark.parametrize(
+    ("study", "config"), [(SortStudy(), SortConfig), (MedianStudy(), MedianConfig)]
+)
+def test_temperatures_that_do_not_stay_are_kept_with_their_run(tmp_path, study, config, kind):
+    options = small(config, tmp_path, temperature=kind, tau=(2.0,), steps=4, method="neuralsort")
+    line = run(study, options)
+    assert line.config["temperature"] == kind
+    taus = [entry["tau"] for entry in line.trials[0]["history"]]
+    if kind == "annealed":
+        assert taus == pytest.approx([8.0 * 16 ** (-t / 4) for t in (1, 2, 3, 4)])
+    else:
+        assert taus[-1] != 2.0
+    (again,) = evaluate(study, config(results=options.results), options.run)
+    assert again.metrics == line.metrics
+    assert f"--temperature {kind}" in options.command(study.name)
+    assert kind in str(replace(options, run=None).folder(study.name))
+    with pytest.raises(CheckpointError, match=f"temperature is '{kind}' there and 'fixed' here"):
+        run(study, replace(options, temperature="fixed"))
+
+
+def test_a_line_says_nothing_of_a_temperature_that_stays(tmp_path):
+    assert "temperature" not in run(SortStudy(), small(SortConfig, tmp_path)).config
+
+
 def test_finished_run_is_not_done_again(tmp_path):
     config = small(SortConfig, tmp_path)
     assert run(SortStudy(), config) == run(SortStudy(), config)

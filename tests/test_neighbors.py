@@ -30,7 +30,8 @@ from neuralsort.neighbors import (
     base,
     training,
 )
-from neuralsort.neighbors.training import own_randomness
+from neuralsort.neighbors.embedding import ResidualMLP
+from neuralsort.neighbors.training import own_randomness, suited_threads
 from tests.estimators import DIABETES, IRIS, NEEDS_FAISS, classifier, regressor
 
 
@@ -377,6 +378,63 @@ def test_more_neighbours_than_the_default_candidates_are_trained_with_fewer():
         model = regressor(n_neighbors=150, epochs=1).fit(X, y)
     assert caught[0].filename == __file__  # the line that called `fit`
     assert model.kneighbors(X[:2])[1].shape == (2, 150)
+
+
+class Threads(torch.nn.Linear):
+    """Notes how many threads work on it, and fails if it is told to."""
+
+    seen: tuple[int, ...] = ()
+    fails = False
+
+    def forward(self, points):
+        Threads.seen += (torch.get_num_threads(),)
+        if self.fails:
+            raise RuntimeError("no more")
+        return super().forward(points)
+
+
+@pytest.fixture
+def four_threads(monkeypatch):
+    """Four threads on a machine with three free cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    monkeypatch.setattr("joblib.cpu_count", lambda: 3)
+    Threads.seen = ()
+    yield
+    torch.set_num_threads(before)
+
+
+def test_fitting_takes_no_more_threads_than_it_can_use(four_threads, monkeypatch):
+    X, y = IRIS
+    seen = []
+    small = ResidualMLP.forward
+    monkeypatch.setattr(
+        ResidualMLP,
+        "forward",
+        lambda self, x: (seen.append(torch.get_num_threads()), small(self, x))[1],
+    )
+    classifier(epochs=1).fit(X, y)
+    assert 1 in seen  # of the default network, a step is small
+    assert torch.get_num_threads() == 4
+    classifier(epochs=1, embedding=Threads(4, 2).double()).fit(X, y)
+    assert 3 in Threads.seen  # what a network of the user's takes is not known
+    assert torch.get_num_threads() == 4
+
+
+def test_a_fit_that_fails_leaves_the_threads_as_they_were(four_threads):
+    network = Threads(4, 2).double()
+    network.fails = True
+    with pytest.raises(RuntimeError, match="no more"):
+        classifier(epochs=1, embedding=network).fit(*IRIS)
+    with pytest.raises(RuntimeError, match="no more"), suited_threads(network, 10, dense=False):
+        raise RuntimeError("no more")
+    assert torch.get_num_threads() == 4
+
+
+def test_large_steps_keep_their_threads(four_threads):
+    for rows, threads in ((10, 1), (10**9, 3)):
+        with suited_threads(torch.nn.Linear(4, 2), rows, dense=True):
+            assert torch.get_num_threads() == threads
 
 
 class FakeAccelerator:

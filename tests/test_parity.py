@@ -21,6 +21,7 @@ ENGINE = "JAX forms its windows inside a loop over blocks of one size"
 FILES_OF_TORCH = {
     "knn.py": "the layer for neighbours is a module of PyTorch",
     "nn.py": "modules are PyTorch's",
+    "temperature.py": "modules are PyTorch's",
     "registry.py": "one table of methods serves all frameworks",
     "relaxations/lapsum.py": MISSING["lapsum"],
     "relaxations/on_host.py": "JAX's arithmetic does without float64 everywhere",
@@ -125,6 +126,7 @@ def test_arguments_of_methods_have_the_same_names_and_defaults(name):
 
 def test_tensorflow_has_the_plug_in_subset():
     assert set(ntf.__all__) == {
+        "Blur",
         "NeuralSort",
         "PlackettLuce",
         "neuralsort",

@@ -47,6 +47,7 @@ FUNCTIONS: dict[str, dict[str, Callable[[Any, Any], Any]]] = {
         "quantiles": lambda ns, x: ns.soft_quantile(x, of(ns, np.array([0.2, 0.7])), tau=0.4),
         "masked blur": lambda ns, x: ns.tau_for_blur(x, mask=of(ns, MASK)),
         "tau_for_blur": lambda ns, x: ns.tau_for_blur(x, ranks=2.0),
+        "at a blur": lambda ns, x: ns.soft_sort(x, tau=ns.Blur(1.5), relax=ns.softsort),
     },
     "relaxed permutations": {
         "rank": lambda ns, x: ns.neuralsort(x, tau=0.4).rank(),

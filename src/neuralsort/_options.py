@@ -40,6 +40,39 @@ def temperature(value: float) -> float:
     return value
 
 
+def positive_temperature(name: str, value: float) -> float:
+    """A temperature that a module starts from or ends at."""
+    value = _number(name, value, "a number", "Pass a float such as 1.0.")
+    if not (value > 0 and math.isfinite(value)):
+        raise ValueError(
+            f"`{name}` must be a positive number, got {value}. A temperature of 0 has no gradient; "
+            "for the hard permutation pass tau=0 instead."
+        )
+    return value
+
+
+def annealing(learnable: bool, end: float | None, steps: int | None) -> None:
+    """A temperature is learned, or annealed to an end in some steps, or neither."""
+    if (end is None) != (steps is None):
+        raise ValueError(
+            f"`end` and `steps` belong together, got end={end} and steps={steps}. "
+            "Say where annealing ends and how many steps it takes."
+        )
+    if learnable and end is not None:
+        raise ValueError(
+            f"`learnable=True` and `end={end}` exclude each other. Learn the temperature by "
+            "gradient, or anneal it by a schedule."
+        )
+
+
+def annealing_steps(value: int) -> int:
+    """How many steps a schedule takes."""
+    value = _whole("steps", value, "an int", "Pass a number of steps such as 1000.")
+    if value < 1:
+        raise ValueError(f"`steps` must be at least 1, got {value}. Count the steps of training.")
+    return value
+
+
 def power(value: float) -> float:
     """The exponent of SoftSort's distance."""
     value = _number("power", value, "the number 1 or 2", "It must be known beforehand.")

@@ -1,8 +1,8 @@
 """Every rule for arrays, one message each: what was expected, what came, what to do.
 
 Shapes, dtypes and plain Python numbers are checked, also while tracing. Of the values inside arrays
-only indices and quantiles are read, and only where they exist: under `jit` and `vmap` they do not
-yet, and what is out of range gives NaN.
+only indices, quantiles and temperatures are read, and only where they exist: under `jit` and `vmap`
+they do not yet, and what is out of range gives NaN.
 """
 
 import operator
@@ -15,6 +15,10 @@ from jax import Array
 from jax.core import Tracer
 
 from .. import _options
+from .._blur import Blur
+
+Tau = float | Array | Blur
+"""What every `tau=` takes."""
 
 
 def traced(value: Any) -> bool:
@@ -69,11 +73,14 @@ def scores(name: str, value: Array) -> Array:
     return jnp.asarray(value)
 
 
-def tau(value: float | Array, scores: Array) -> float | Array:
-    """Non-negative number, or an array with one temperature per list.
+def tau(value: Tau, scores: Array) -> Tau:
+    """Non-negative number, an array with one temperature per list, or a blur.
 
-    A number that is not 0 does not become 0 in the dtype of the computation.
+    A number that is not 0 does not become 0 in the dtype of the computation. An array is read where
+    it can be, on the CPU and outside of traced code; elsewhere a negative one gives NaN.
     """
+    if isinstance(value, Blur):
+        return value
     if not isinstance(value, Array | np.ndarray):
         number = _options.temperature(value)
         smallest = jnp.finfo(jnp.promote_types(scores.dtype, jnp.float32)).tiny
@@ -94,13 +101,29 @@ def tau(value: float | Array, scores: Array) -> float | Array:
             f"{lists} for scores {scores.shape}, got {value.shape}. "
             "For a batch of temperatures use tau[..., None]."
         )
+    if readable(value) and bool((np.asarray(value, np.float64) < 0).any()):
+        raise ValueError(
+            f"`tau` must not be negative, got an array with {float(value.min())}. Learn its "
+            "logarithm: jnp.exp(theta) stays positive."
+        )
     return jnp.asarray(value)
 
 
-def positive_tau(value: float | Array, scores: Array) -> float | Array:
-    """A temperature that divides; the value of an array is not read."""
+def readable(value: Any) -> bool:
+    """Whether a rule may look at values: where there are some, and no accelerator must wait."""
+    if traced(value):
+        return False
+    return isinstance(value, np.ndarray) or all(d.platform == "cpu" for d in value.devices())
+
+
+def positive_tau(value: Tau, scores: Array) -> Tau:
+    """A temperature that divides."""
     value = tau(value, scores)
-    if not isinstance(value, Array) and value == 0:
+    if isinstance(value, Array):
+        zero = readable(value) and bool((np.asarray(value, np.float64) == 0).any())
+    else:
+        zero = not isinstance(value, Blur) and value == 0
+    if zero:
         raise ValueError(
             "`tau` must be positive for a loss over pairs of items, got 0. "
             "For the hard value use the metric, for a gradient a small temperature."

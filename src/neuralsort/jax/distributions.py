@@ -10,14 +10,16 @@ import numpy as np
 from jax import Array, lax
 
 from .. import _options
+from .._blur import Blur
 from . import _checks
 from .arrays import spoilt_unless, working
 from .gradients import score_function_loss, straight_through
 from .noise import exponential, gumbel
-from .operators import Relaxation
+from .operators import Relaxation, relaxed
 from .permutation import RelaxedPermutation
 from .pytrees import described, pytree
 from .rankings import (
+    absent_last,
     largest,
     lists_distinct_items,
     log_density,
@@ -118,7 +120,7 @@ class PlackettLuce:
         logits = jnp.broadcast_to(logits, noise.shape)
         return descending(logits - largest(logits, mask) + noise, mask)
 
-    def rsample_given(self, key: Array, ranking: Array) -> Array:
+    def rsample_given(self, key: Array, ranking: Array, *, mask: Array | None = None) -> Array:
         r"""Perturbed logits from their posterior given the ranking they were sorted into.
 
         With $E_i \sim \text{Exponential}(1)$ and the perturbed logits $g$ in ranked order,
@@ -129,6 +131,8 @@ class PlackettLuce:
             key: Source of randomness.
             ranking: `(..., n)` integers, leading dimensions broadcasting against the batch shape.
                 Items that repeat or are out of range are an error, or NaN where values are traced.
+            mask: `(..., n)` boolean, True where the item exists. With m items present, the first m
+                places hold them; absent items get 0.
 
         Returns:
             `(..., n)` in the order of the items, in the dtype of the computation (float32 or
@@ -136,11 +140,20 @@ class PlackettLuce:
             gives back the ranking exactly; values that would round to ties are moved apart by one
             unit in the last place.
         """
-        ranking, logits, valid = self._together(_checks.full_ranking(ranking, self.n), None)
+        ranking, logits, valid = self._together(_checks.full_ranking(ranking, self.n), mask)
         noise = exponential(key, ranking.shape, logits.dtype)
-        rest = reversed_logcumsumexp(jnp.take_along_axis(logits, ranking, -1))
+        absent = jnp.zeros(ranking.shape, bool)
+        if mask is not None:
+            present = jnp.broadcast_to(mask, logits.shape)
+            ranking = absent_last(ranking, present)
+            absent = ~jnp.take_along_axis(present, ranking, -1)  # none before depends on them
+        lowest = float(jnp.finfo(logits.dtype).min) / 4
+        chosen = jnp.where(absent, lowest, jnp.take_along_axis(logits, ranking, -1))
+        rest = jnp.where(absent, 0.0, reversed_logcumsumexp(chosen))
         exact = -lax.cumlogsumexp(jnp.log(noise) - rest, axis=rest.ndim - 1)
+        exact = jnp.where(absent, 0.0, exact)
         ordered = straight_through(strictly_descending(lax.stop_gradient(exact)), exact)
+        ordered = jnp.where(absent, 0.0, ordered)
         perturbed = jnp.take_along_axis(ordered, jnp.argsort(ranking, axis=-1), -1)
         return perturbed * spoilt_unless(valid)[..., None]
 
@@ -302,8 +315,8 @@ class RelaxedPlackettLuce:
     have no density in closed form, so there is no `log_prob`.
 
     Args:
-        tau: Temperature of the relaxation, a number or an array that broadcasts against `logits`
-            with a last dimension of 1.
+        tau: Temperature of the relaxation: a number, a `Blur`, or an array that broadcasts against
+            `logits` with a last dimension of 1.
         logits: `(..., n)`. Logs of the paper's scores, any real numbers.
         relax: The relaxation: `neuralsort`, `softsort`, or a `functools.partial` of one.
 
@@ -322,13 +335,13 @@ class RelaxedPlackettLuce:
     Reference: Grover et al. (2019), Section 4.1.
     """
 
-    def __init__(
-        self, tau: float | Array, logits: Array, *, relax: Relaxation = neuralsort
-    ) -> None:
+    def __init__(self, tau: _checks.Tau, logits: Array, *, relax: Relaxation = neuralsort) -> None:
         self.logits = _checks.scores("RelaxedPlackettLuce(logits)", logits)
         lists = (*self.logits.shape[:-1], 1)  # every leaf has the batch in front, as vmap expects
-        tau = jnp.asarray(_checks.tau(tau, self.logits), working(self.logits.dtype))
-        self.tau = jnp.broadcast_to(tau, lists)
+        tau = _checks.tau(tau, self.logits)
+        if not isinstance(tau, Blur):
+            tau = jnp.broadcast_to(jnp.asarray(tau, working(self.logits.dtype)), lists)
+        self.tau = tau
         _options.relax(relax)
         if isinstance(relax, functools.partial):
             relax = Fixed(relax.func, *relax.args, **relax.keywords)
@@ -360,12 +373,16 @@ class RelaxedPlackettLuce:
         logits = jnp.broadcast_to(self.logits, (*batch_shape, self.logits.shape[-1]))
         return RelaxedPlackettLuce(self.tau, logits, relax=self.relax)
 
-    def rsample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> RelaxedPermutation:
+    def rsample(
+        self, key: Array, sample_shape: tuple[int, ...] = (), *, mask: Array | None = None
+    ) -> RelaxedPermutation:
         """Draws relaxed permutations, with fresh noise for every list.
 
         Args:
             key: Source of randomness.
             sample_shape: Of the draws.
+            mask: `(..., n)` boolean, True where the item exists. Absent items take no part,
+                whatever their logits are; the last rows place them in index order.
 
         Returns:
             The operator of shape `sample_shape + batch_shape + (n, n)`, matrix-free for long lists.
@@ -374,16 +391,27 @@ class RelaxedPlackettLuce:
         dtype = self.logits.dtype
         sample_shape = _options.sample_shape(sample_shape)
         noise = gumbel(key, (*sample_shape, *self.logits.shape), working(dtype))
-        perturbed = self.logits.astype(noise.dtype) - largest(self.logits) + noise
-        return self.relax(perturbed.astype(dtype), tau=self.tau)
+        mask = _checks.mask(mask, noise.shape)
+        logits = jnp.broadcast_to(self.logits.astype(noise.dtype), noise.shape)
+        logits = logits if mask is None else jnp.where(mask, logits, 0.0)
+        perturbed = logits - largest(logits, mask) + noise
+        return relaxed(perturbed.astype(dtype), self.tau, mask, self.relax)
 
-    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> RelaxedPermutation:
+    def sample(
+        self, key: Array, sample_shape: tuple[int, ...] = (), *, mask: Array | None = None
+    ) -> RelaxedPermutation:
         """`rsample` without gradients."""
-        return jax.tree.map(lax.stop_gradient, self.rsample(key, sample_shape))
+        return jax.tree.map(lax.stop_gradient, self.rsample(key, sample_shape, mask=mask))
 
 
 def stochastic_neuralsort(
-    scores: Array, *, tau: float | Array = 1.0, samples: int, key: Array
+    scores: Array,
+    *,
+    tau: _checks.Tau = 1.0,
+    samples: int,
+    mask: Array | None = None,
+    relax: Relaxation = neuralsort,
+    key: Array,
 ) -> RelaxedPermutation:
     r"""NeuralSort of scores under Gumbel noise: relaxed samples of Plackett-Luce.
 
@@ -396,6 +424,9 @@ def stochastic_neuralsort(
         scores: `(..., n)`. Logits of Plackett-Luce: the *logs* of the paper's positive scores.
         tau: Temperature, as in `neuralsort`.
         samples: How many to draw for each list.
+        mask: `(..., n)` boolean, True where the item exists. Absent items take no part, whatever
+            their scores are; the last rows place them in index order.
+        relax: Another relaxation of the perturbed scores, such as `softsort`.
         key: Source of randomness.
 
     Returns:
@@ -418,7 +449,7 @@ def stochastic_neuralsort(
     _checks.static(samples=samples)
     samples = _options.samples(samples)
     scores = _checks.scores("stochastic_neuralsort(scores)", scores)
-    return RelaxedPlackettLuce(tau, scores).rsample(key, (samples,))
+    return RelaxedPlackettLuce(tau, scores, relax=relax).rsample(key, (samples,), mask=mask)
 
 
 def _expectation(log_prob: Array, value: Array, exact: bool) -> Array:

@@ -25,16 +25,16 @@ from .. import _options
 from . import _checks
 from .distributions import PlackettLuce, RelaxedPlackettLuce
 from .gradients import score_function_loss
-from .operators import Relaxation
+from .operators import Relaxation, relaxed
 from .permutation import HardPermutation, RelaxedPermutation
 from .perturbations import perturbed as perturbed
-from .rankings import largest
+from .rankings import absent_last, largest, lists_distinct_items
 from .relaxations import neuralsort
 
 Cost = Callable[[RelaxedPermutation], Array]
 
 
-def exact_expectation(cost: Cost, logits: Array) -> Array:
+def exact_expectation(cost: Cost, logits: Array, *, mask: Array | None = None) -> Array:
     r"""The expected cost by enumeration of all n! rankings, with its exact gradient.
 
     $$L(l) = \sum_z q(z \mid l)\, f(P_z)$$
@@ -42,6 +42,7 @@ def exact_expectation(cost: Cost, logits: Array) -> Array:
     Args:
         cost: From permutations `(n!, ..., n, n)` to costs `(n!, ...)`.
         logits: `(..., n)` with n <= 8. Logits of Plackett-Luce.
+        mask: `(..., n)` boolean, True where the item exists. Absent items are in the last places.
 
     Returns:
         `(...)`. L for each list.
@@ -60,16 +61,25 @@ def exact_expectation(cost: Cost, logits: Array) -> Array:
     """
     model = PlackettLuce(logits)
     rankings = model.enumerate_support()
-    return (jnp.exp(model.log_prob(rankings)) * _hard_costs(cost, rankings, logits)).sum(0)
+    counts = jnp.ones(rankings.shape[:-1], bool)
+    if mask is not None:  # every ranking of those present comes several times: one of them counts
+        present = jnp.asarray(_checks.mask(mask, rankings.shape))
+        counts = (rankings == absent_last(rankings, present)).all(-1)
+        counts = counts & lists_distinct_items(rankings, present)
+        some = jnp.argsort(~present, axis=-1, stable=True)
+        rankings = jnp.where(counts[..., None], rankings, some)
+    probability = jnp.where(counts, jnp.exp(model.log_prob(rankings, mask=mask)), 0.0)
+    return (probability * _hard_costs(cost, rankings, logits)).sum(0)
 
 
 def relaxed_expectation(
     cost: Cost,
     logits: Array,
     *,
-    tau: float | Array,
+    tau: _checks.Tau,
     samples: int,
     key: Array,
+    mask: Array | None = None,
     relax: Relaxation = neuralsort,
 ) -> Array:
     r"""The mean cost of relaxed samples, with its pathwise gradient.
@@ -85,6 +95,8 @@ def relaxed_expectation(
         tau: Temperature of the relaxation.
         samples: How many to draw for each list.
         key: Source of randomness.
+        mask: `(..., n)` boolean, True where the item exists. Absent items are in the last places,
+            and the cost must make nothing of them.
         relax: The relaxation: `neuralsort`, `softsort`, or a `functools.partial` of one.
 
     Returns:
@@ -104,7 +116,7 @@ def relaxed_expectation(
     """
     _checks.static(samples=samples)
     model = RelaxedPlackettLuce(tau, logits, relax=relax)
-    P = model.rsample(key, (_options.samples(samples),))
+    P = model.rsample(key, (_options.samples(samples),), mask=mask)
     return _costs(cost, P).mean(0)
 
 
@@ -112,9 +124,10 @@ def straight_through_expectation(
     cost: Cost,
     logits: Array,
     *,
-    tau: float | Array,
+    tau: _checks.Tau,
     samples: int,
     key: Array,
+    mask: Array | None = None,
     relax: Relaxation = neuralsort,
 ) -> Array:
     r"""The mean cost of exact samples, with the gradient of the relaxed permutation.
@@ -129,6 +142,8 @@ def straight_through_expectation(
         tau: Temperature of the relaxation behind the gradient.
         samples: How many to draw for each list.
         key: Source of randomness.
+        mask: `(..., n)` boolean, True where the item exists. Absent items are in the last places,
+            and the cost must make nothing of them.
         relax: The relaxation: `neuralsort`, `softsort`, or a `functools.partial` of one.
 
     Returns:
@@ -150,7 +165,9 @@ def straight_through_expectation(
     def hardened(P: RelaxedPermutation) -> Array:
         return cost(P.straight_through())
 
-    return relaxed_expectation(hardened, logits, tau=tau, samples=samples, key=key, relax=relax)
+    return relaxed_expectation(
+        hardened, logits, tau=tau, samples=samples, key=key, mask=mask, relax=relax
+    )
 
 
 def score_function_expectation(
@@ -160,6 +177,7 @@ def score_function_expectation(
     samples: int,
     key: Array,
     baseline: str | None = "leave_one_out",
+    mask: Array | None = None,
 ) -> Array:
     r"""The mean cost of exact samples, with the gradient of REINFORCE.
 
@@ -172,6 +190,8 @@ def score_function_expectation(
         logits: `(..., n)`. Logits of Plackett-Luce.
         samples: How many to draw for each list; at least 2 with a baseline.
         baseline: `"leave_one_out"`, the mean cost of the other samples, or None.
+        mask: `(..., n)` boolean, True where the item exists. Absent items are in the last places,
+            and the cost must make nothing of them.
         key: Source of randomness.
 
     Returns:
@@ -192,20 +212,21 @@ def score_function_expectation(
     """
     _checks.static(samples=samples)
     model = PlackettLuce(logits)
-    rankings = model.sample(key, (_options.samples(samples),))
+    rankings = model.sample(key, (_options.samples(samples),), mask=mask)
     costs = _hard_costs(cost, rankings, logits)
-    return score_function_loss(model.log_prob(rankings), costs, baseline=baseline)
+    return score_function_loss(model.log_prob(rankings, mask=mask), costs, baseline=baseline)
 
 
 def rebar_expectation(
     cost: Cost,
     logits: Array,
     *,
-    tau: float | Array,
+    tau: _checks.Tau,
     samples: int,
     strength: float = 1.0,
     key: Array,
     baseline: str | None = "leave_one_out",
+    mask: Array | None = None,
     relax: Relaxation = neuralsort,
 ) -> Array:
     r"""The mean cost of exact samples, with a score-function gradient steadied by a relaxation.
@@ -225,6 +246,8 @@ def rebar_expectation(
         strength: How much of the control variate to use; 0 is the score function alone.
         baseline: `"leave_one_out"`, the mean residual of the other samples, or None.
         key: Source of randomness.
+        mask: `(..., n)` boolean, True where the item exists. Absent items are in the last places,
+            and the cost must make nothing of them.
         relax: The relaxation: `neuralsort`, `softsort`, or a `functools.partial` of one.
 
     Returns:
@@ -245,18 +268,20 @@ def rebar_expectation(
     """
     _checks.static(samples=samples)
     logits = _checks.scores("rebar_expectation(logits)", logits)
-    model = PlackettLuce(logits - largest(logits))  # noise must not drown in an offset
-    relaxed = RelaxedPlackettLuce(tau, logits, relax=relax)
+    present = _checks.mask(mask, logits.shape)
+    model = PlackettLuce(logits - largest(logits, present))  # noise must not drown in an offset
+    model_of_relaxed = RelaxedPlackettLuce(tau, logits, relax=relax)
     first, second = jax.random.split(_checks.key(key))
-    free = relaxed.rsample(first, (_options.samples(samples),))
+    free = model_of_relaxed.rsample(first, (_options.samples(samples),), mask=mask)
     rankings = free.permutation()
-    posterior = model.rsample_given(second, rankings).astype(model.logits.dtype)
-    tied = relax(posterior, tau=relaxed.tau)
+    posterior = model.rsample_given(second, rankings, mask=mask).astype(model.logits.dtype)
+    tied = relaxed(posterior, tau, _checks.mask(mask, posterior.shape), relax)
     if not isinstance(strength, Array):
         strength = _options.control(strength)
     control, conditional = strength * _costs(cost, free), strength * _costs(cost, tied)
     hard = _hard_costs(cost, rankings, logits)
-    steadied = score_function_loss(model.log_prob(rankings), hard - conditional, baseline=baseline)
+    log_prob = model.log_prob(rankings, mask=mask)
+    steadied = score_function_loss(log_prob, hard - conditional, baseline=baseline)
     return steadied + control.mean(0)
 
 

@@ -172,7 +172,7 @@ def topk_cross_entropy(
     labels: Array,
     *,
     k: int | Mapping[int, float],
-    tau: float | Array,
+    tau: _checks.Tau,
     mask: Array | None = None,
     relax: Relaxation = neuralsort,
     reduction: str = "mean",

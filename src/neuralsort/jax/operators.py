@@ -7,10 +7,12 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from .. import _options
+from .._blur import gaussian
 from . import _checks
-from .arrays import take_rows, working
+from .arrays import take_rows
 from .permutation import RelaxedPermutation
 from .relaxations import neuralsort
+from .softness import at_gap
 
 
 class Relaxation(Protocol):
@@ -19,7 +21,7 @@ class Relaxation(Protocol):
     For lists with a mask it is called with `mask=` as well.
     """
 
-    def __call__(self, scores: Array, /, *, tau: float | Array) -> RelaxedPermutation:
+    def __call__(self, scores: Array, /, *, tau: _checks.Tau) -> RelaxedPermutation:
         """Relaxes the descending sort of `scores` (..., n)."""
         ...
 
@@ -32,7 +34,7 @@ class TopK(NamedTuple):
 
 
 def relaxed(
-    scores: Array, tau: float | Array, mask: Array | None, relax: Relaxation
+    scores: Array, tau: _checks.Tau, mask: Array | None, relax: Relaxation
 ) -> RelaxedPermutation:
     """The relaxed permutation of lists; only padded ones need a relaxation that takes masks."""
     _options.relax(relax)
@@ -51,7 +53,7 @@ def relaxed(
 def _ordered(
     name: str,
     x: Array,
-    tau: float | Array,
+    tau: _checks.Tau,
     dim: int,
     descending: bool,
     mask: Array | None,
@@ -74,7 +76,7 @@ def _ordered(
 def soft_sort(
     x: Array,
     *,
-    tau: float | Array = 1.0,
+    tau: _checks.Tau = 1.0,
     dim: int = -1,
     descending: bool = False,
     mask: Array | None = None,
@@ -117,7 +119,7 @@ def soft_sort_by(
     values: Array,
     key: Array,
     *,
-    tau: float | Array = 1.0,
+    tau: _checks.Tau = 1.0,
     dim: int = -1,
     descending: bool = False,
     mask: Array | None = None,
@@ -179,7 +181,7 @@ def _beside_absent(P: RelaxedPermutation, columns: Array, mask: Array) -> Array:
 def soft_rank(
     x: Array,
     *,
-    tau: float | Array = 1.0,
+    tau: _checks.Tau = 1.0,
     dim: int = -1,
     descending: bool = False,
     mask: Array | None = None,
@@ -223,7 +225,7 @@ def soft_topk(
     x: Array,
     k: int,
     *,
-    tau: float | Array = 1.0,
+    tau: _checks.Tau = 1.0,
     dim: int = -1,
     largest: bool = True,
     mask: Array | None = None,
@@ -277,7 +279,7 @@ def soft_quantile(
     x: Array,
     q: float | Array,
     *,
-    tau: float | Array = 1.0,
+    tau: _checks.Tau = 1.0,
     dim: int = -1,
     mask: Array | None = None,
     relax: Relaxation = neuralsort,
@@ -344,7 +346,7 @@ def _count(mask: Array | None, x: Array, dim: int) -> Array:
 def soft_median(
     x: Array,
     *,
-    tau: float | Array = 1.0,
+    tau: _checks.Tau = 1.0,
     dim: int = -1,
     mask: Array | None = None,
     relax: Relaxation = neuralsort,
@@ -379,6 +381,8 @@ def tau_for_blur(scores: Array, *, ranks: float = 1.0, mask: Array | None = None
     standard deviation of $\sqrt{\tau / 2g}$ ranks; this returns $\tau = 2\,g\,\text{ranks}^2$ with
     the mean gap g of the middle half of each list, which a few outliers do not change. Denser parts
     of a list blend more, sparser parts less. Infinite scores blend with nothing and do not count.
+    `neuralsort(scores, tau=Blur(ranks))` is the same; other methods make of a `Blur` a temperature
+    of their own.
 
     Args:
         scores: `(..., n)`.
@@ -398,21 +402,7 @@ def tau_for_blur(scores: Array, *, ranks: float = 1.0, mask: Array | None = None
         >>> tau_for_blur(jnp.linspace(0.0, 10.0, 101), ranks=2.0)
         Array([0.8], dtype=float32)
     """
-    scores = lax.stop_gradient(_checks.scores("tau_for_blur(scores)", scores))
+    scores = _checks.scores("tau_for_blur(scores)", scores)
     _checks.static(ranks=ranks)
     ranks = _options.blur(ranks)
-    mask = _checks.mask(mask, scores.shape)
-    scores = scores.astype(working(scores.dtype))
-    there = jnp.isfinite(scores) if mask is None else jnp.isfinite(scores) & mask
-    last = there.sum(-1, keepdims=True) - 1
-    if scores.shape[-1] == 0:
-        return jnp.ones(last.shape, scores.dtype)
-    ordered = jnp.sort(jnp.where(there, scores, jnp.inf), -1)
-    low = jnp.maximum(last, 0) // 4
-    high = jnp.maximum(last, 0) - low
-    # In halves, since a difference may overflow.
-    half = jnp.take_along_axis(ordered, high, -1) / 2 - jnp.take_along_axis(ordered, low, -1) / 2
-    tau = 4 * ranks**2 * (half / jnp.maximum(high - low, 1).astype(scores.dtype))
-    tau = jnp.where(last < 1, 1.0, jnp.minimum(tau, jnp.finfo(tau.dtype).max))
-    unknown = jnp.isnan(scores) if mask is None else jnp.isnan(scores) & mask
-    return jnp.where(unknown.any(-1, keepdims=True), jnp.nan, tau).astype(scores.dtype)
+    return at_gap(scores, _checks.mask(mask, scores.shape), gaussian(ranks))

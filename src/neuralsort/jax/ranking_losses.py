@@ -5,11 +5,14 @@ neither value nor gradient. A list from which nothing can be learned (no items, 
 or target all equal) has loss 0 and no gradient. Losses of half precision are float32.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from .. import _options
+from .._blur import logistic, twice_logistic
 from . import _checks
 from .arrays import spoilt_unless, working
 from .losses import beside, reduced
@@ -17,13 +20,14 @@ from .metrics import average_ranks, discounts, gains, ideal_dcg
 from .operators import Relaxation, relaxed
 from .permutation import RelaxedPermutation
 from .relaxations import neuralsort
+from .softness import temperature
 
 
 def neural_ndcg(
     scores: Array,
     relevance: Array,
     *,
-    tau: float | Array,
+    tau: _checks.Tau,
     k: int | None = None,
     iterations: int = 10,
     mask: Array | None = None,
@@ -95,7 +99,7 @@ def approx_ndcg(
     scores: Array,
     relevance: Array,
     *,
-    tau: float | Array,
+    tau: _checks.Tau,
     mask: Array | None = None,
     reduction: str = "mean",
 ) -> Array:
@@ -130,7 +134,8 @@ def approx_ndcg(
     """
     scores, relevance, mask = beside("approx_ndcg", "scores", "relevance", scores, relevance, mask)
     worth = gains(relevance, mask, working(scores.dtype))
-    above = jax.nn.sigmoid(-_differences(scores, tau, mask))  # [j, u]: how far u ranks before j
+    # [j, u]: how far u ranks before j.
+    above = jax.nn.sigmoid(-_differences(scores, tau, mask, logistic))
     if mask is not None:
         above = jnp.where(mask[..., None, :], above, 0.0)
     rank = above.sum(-1) + 0.5  # each item counts as half before itself
@@ -143,7 +148,7 @@ def spearman_loss(
     x: Array,
     target: Array,
     *,
-    tau: float | Array,
+    tau: _checks.Tau,
     mask: Array | None = None,
     relax: Relaxation = neuralsort,
     reduction: str = "mean",
@@ -193,7 +198,7 @@ def kendall_loss(
     x: Array,
     target: Array,
     *,
-    tau: float | Array,
+    tau: _checks.Tau,
     mask: Array | None = None,
     reduction: str = "mean",
 ) -> Array:
@@ -228,7 +233,7 @@ def kendall_loss(
     Reference: Kendall (1938) and Somers (1962) for the statistics. Time and memory: O(n^2).
     """
     x, target, mask = beside("kendall_loss", "x", "target", x, target, mask)
-    agreement = jnp.tanh(_differences(x, tau, mask))
+    agreement = jnp.tanh(_differences(x, tau, mask, twice_logistic))
     return reduced(_mean_over_decided(1 - agreement, target, mask), reduction)
 
 
@@ -236,7 +241,7 @@ def ranknet_loss(
     scores: Array,
     relevance: Array,
     *,
-    tau: float | Array = 1.0,
+    tau: _checks.Tau = 1.0,
     mask: Array | None = None,
     reduction: str = "mean",
 ) -> Array:
@@ -270,7 +275,7 @@ def ranknet_loss(
     Reference: Burges et al. (2005). Time and memory: O(n^2).
     """
     scores, relevance, mask = beside("ranknet_loss", "scores", "relevance", scores, relevance, mask)
-    cost = jax.nn.softplus(-_differences(scores, tau, mask))
+    cost = jax.nn.softplus(-_differences(scores, tau, mask, logistic))
     return reduced(_mean_over_decided(cost, relevance, mask), reduction)
 
 
@@ -285,12 +290,14 @@ def _centred(ranks: Array, mask: Array | None) -> Array:
     return jnp.where(there, ranks - mean, 0.0)
 
 
-def _differences(x: Array, tau: float | Array, mask: Array | None) -> Array:
+def _differences(
+    x: Array, tau: _checks.Tau, mask: Array | None, of_blur: Callable[[float], float]
+) -> Array:
     """`(x_i - x_j) / tau` for all pairs, `(..., n, n)`; absent items stand at 0.
 
     Equal infinities are 0 apart, without gradient; pairs of equal numbers keep theirs.
     """
-    tau = _checks.positive_tau(tau, x)
+    tau = temperature(_checks.positive_tau(tau, x), x, mask, of_blur=of_blur)
     tau = tau[..., None] if isinstance(tau, Array) and tau.ndim else tau
     x = x.astype(working(x.dtype))
     x = x if mask is None else jnp.where(mask, x, 0.0)

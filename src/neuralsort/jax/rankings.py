@@ -67,6 +67,12 @@ def _places_that_count(present: Array, places: int) -> Array:
     return jnp.arange(places) < present.sum(-1, keepdims=True)
 
 
+def absent_last(ranking: Array, mask: Array) -> Array:
+    """The ranking `(..., n)` with the absent items in its last places, in index order."""
+    held = jnp.argsort(~mask, axis=-1, stable=True)
+    return jnp.where(_places_that_count(mask, ranking.shape[-1]), ranking, held)
+
+
 def _listed(ranking: Array, counts: Array, n: int) -> Array:
     """Which of the n items stand in the places that count, (..., n) boolean."""
     items = jnp.where(counts, ranking, n)  # places that do not count list an item n: none

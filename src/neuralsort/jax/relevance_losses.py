@@ -11,19 +11,21 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from .. import _options
+from .._blur import laplace, logistic
 from . import _checks
 from .arrays import inverse, spoilt_unless, working
 from .losses import beside, reduced
 from .metrics import discounts, gains, ideal_dcg
 from .ranking_losses import _differences
 from .relaxations.ordering import descending
+from .softness import temperature
 
 
 def listnet_loss(
     scores: Array,
     relevance: Array,
     *,
-    tau: float | Array = 1.0,
+    tau: _checks.Tau = 1.0,
     mask: Array | None = None,
     reduction: str = "mean",
 ) -> Array:
@@ -38,7 +40,7 @@ def listnet_loss(
     Args:
         scores: `(..., n)`. Larger ranks first.
         relevance: `(..., n)`, of any real dtype: here also its size counts.
-        tau: Temperature, positive: the unit of the scores.
+        tau: Temperature, positive, or a `Blur`: the unit of the scores.
         mask: `(..., n)` boolean, True where the item exists.
         reduction: `"mean"` or `"sum"` over lists, or `"none"`.
 
@@ -57,7 +59,7 @@ def listnet_loss(
     Reference: Cao et al. (2007). Time and memory: O(n).
     """
     scores, relevance, mask = beside("listnet_loss", "scores", "relevance", scores, relevance, mask)
-    tau = _checks.positive_tau(tau, scores)
+    tau = temperature(_checks.positive_tau(tau, scores), scores, mask, of_blur=laplace)
     present = jnp.ones(scores.shape, bool) if mask is None else mask
     dtype = working(scores.dtype)
     wanted = relevance.astype(dtype)
@@ -77,7 +79,7 @@ def lambda_loss(
     scores: Array,
     relevance: Array,
     *,
-    tau: float | Array = 1.0,
+    tau: _checks.Tau = 1.0,
     k: int | None = None,
     mask: Array | None = None,
     reduction: str = "mean",
@@ -93,7 +95,7 @@ def lambda_loss(
     Args:
         scores: `(..., n)`. Larger ranks first; tied scores rank in the order of their indices.
         relevance: `(..., n)`, of any real dtype, not negative.
-        tau: Temperature, positive: the unit of the scores.
+        tau: Temperature, positive, or a `Blur`: the unit of the scores.
         k: How many of the first places count; None is all. Lists may be shorter.
         mask: `(..., n)` boolean, True where the item exists.
         reduction: `"mean"` or `"sum"` over lists, or `"none"`.
@@ -118,7 +120,7 @@ def lambda_loss(
     _checks.static(k=k)
     n, dtype = scores.shape[-1], working(scores.dtype)
     k = _options.cutoff(k, n)
-    cost = jax.nn.softplus(-_differences(scores, tau, mask)) / _LOG2
+    cost = jax.nn.softplus(-_differences(scores, tau, mask, logistic)) / _LOG2
     worth = gains(relevance, mask, dtype)
     ideal = ideal_dcg(worth, k)[..., None, None]
     place = jnp.pad(discounts(k, dtype), (0, n - k))
@@ -139,7 +141,7 @@ def smooth_ap_loss(
     scores: Array,
     relevance: Array,
     *,
-    tau: float | Array,
+    tau: _checks.Tau,
     mask: Array | None = None,
     reduction: str = "mean",
 ) -> Array:
@@ -155,7 +157,7 @@ def smooth_ap_loss(
     Args:
         scores: `(..., n)`. Larger ranks first.
         relevance: `(..., n)`, of any real dtype. An item is relevant if this is above 0.
-        tau: Temperature, positive: a difference of scores that is to count as clear.
+        tau: Temperature, positive, or a `Blur`: a difference of scores that is clear.
         mask: `(..., n)` boolean, True where the item exists.
         reduction: `"mean"` or `"sum"` over lists, or `"none"`.
 
@@ -189,7 +191,7 @@ def recall_at_k_loss(
     relevance: Array,
     *,
     k: int | Sequence[int],
-    tau: float | Array,
+    tau: _checks.Tau,
     rank_tau: float = 1.0,
     mask: Array | None = None,
     reduction: str = "mean",
@@ -207,7 +209,7 @@ def recall_at_k_loss(
         scores: `(..., n)`. Larger ranks first.
         relevance: `(..., n)`, of any real dtype. An item is relevant if this is above 0.
         k: How many of the first places count; for several of them, the mean of their losses.
-        tau: Temperature of the ranks, positive: a difference of scores that is to count as clear.
+        tau: Temperature of the ranks, positive, or a `Blur`: a difference that is clear.
         rank_tau: Temperature of the end of the list, positive, in ranks.
         mask: `(..., n)` boolean, True where the item exists.
         reduction: `"mean"` or `"sum"` over lists, or `"none"`.
@@ -247,12 +249,12 @@ _LOG2 = 0.6931471805599453
 
 
 def _above(
-    scores: Array, relevance: Array, tau: float | Array, mask: Array | None
+    scores: Array, relevance: Array, tau: _checks.Tau, mask: Array | None
 ) -> tuple[Array, Array]:
     """How far item j ranks before item i, `[..., i, j]`, and which items are relevant."""
     present = jnp.ones(scores.shape, bool) if mask is None else mask
     other = ~jnp.eye(scores.shape[-1], dtype=bool) & present[..., None, :]
-    above = jax.nn.sigmoid(-_differences(scores, tau, mask))
+    above = jax.nn.sigmoid(-_differences(scores, tau, mask, logistic))
     return jnp.where(other, above, 0.0), (relevance > 0) & present
 
 

@@ -11,6 +11,7 @@ from jax import Array, lax
 from jax.nn import log_sigmoid
 
 from .. import _options
+from .._blur import laplace
 from . import _checks
 from .arrays import working
 from .gradients import straight_through
@@ -18,6 +19,7 @@ from .noise import gumbel
 from .pytrees import described, pytree
 from .rankings import largest
 from .relaxations.ordering import descending
+from .softness import temperature
 from .subset_sums import branches, log_inclusion, log_odds, log_sums, mean_cost, nothing
 
 LARGEST_ENUMERATED = 100_000
@@ -123,7 +125,7 @@ class KSubset:
         return jnp.moveaxis(chosen, 0, -1)
 
     def relaxed_sample(
-        self, key: Array, sample_shape: tuple[int, ...] = (), *, tau: float | Array
+        self, key: Array, sample_shape: tuple[int, ...] = (), *, tau: _checks.Tau
     ) -> Array:
         r"""Soft memberships: a Gumbel top-k whose threshold is blurred.
 
@@ -137,14 +139,15 @@ class KSubset:
         Args:
             key: Source of randomness.
             sample_shape: Of the draws.
-            tau: Temperature, positive: a number, or an array that broadcasts against the logits
-                with a last dimension of 1.
+            tau: Temperature, positive: a number, a `Blur`, or an array that broadcasts
+                against the logits with a last dimension of 1.
 
         Returns:
             `sample_shape + batch_shape + (n,)`: weights in [0, 1] that sum to k, differentiable in
             the logits and in `tau`.
         """
         tau = _checks.positive_tau(tau, self.logits)
+        tau = temperature(tau, self.logits, None, of_blur=laplace)
         perturbed = self._perturbed(key, sample_shape) / tau
         return _marginals(perturbed, self.k).astype(self.logits.dtype)
 

@@ -30,7 +30,7 @@ from .embedding import ResidualMLP, available, embedded, embedded_features
 from .engines import KINDS, FaissEngine, chosen_kind
 from .saving import Saved
 from .search import Index
-from .training import OPTIMIZERS, Batch, Schedule, own_randomness, train
+from .training import OPTIMIZERS, Batch, Schedule, own_randomness, suited_threads, train
 from .voting import WEIGHTS
 
 CANDIDATES = 100
@@ -164,7 +164,9 @@ class DifferentiableKNeighbors(
             features = embedded_features(self.embedding_, points[:2].to(self.device))
             if chosen_kind(self.index, self.index_factory, self.index_search) == "faiss":
                 FaissEngine.empty(features, self.index_factory, self.index_search)
-            self.history_ = self._train(points, _tensor(self._targets), seed)
+            rows = int(self.batch_size) + int(self.candidates)
+            with suited_threads(self.embedding_, rows, dense=self.embedding is None):
+                self.history_ = self._train(points, _tensor(self._targets), seed)
         self._indexed(self._embed(points))
 
     def _checked(self, X: Any, **options: Any) -> Any:  # noqa: N803

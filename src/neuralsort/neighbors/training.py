@@ -8,8 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+import joblib
 import torch
 from torch import Tensor, nn
+
+ONE_THREAD = 10**9
+"""A step of fewer products than this is done by one thread before others have woken up."""
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
@@ -78,6 +82,29 @@ def own_randomness(seed: int) -> Iterator[None]:
         finally:
             for state, place in zip(states, places, strict=True) if module else ():
                 module.set_rng_state(state, *place)  # pyright: ignore[reportOptionalMemberAccess]
+
+
+@contextmanager
+def suited_threads(network: nn.Module, rows: int, *, dense: bool) -> Iterator[None]:
+    """Limits torch's threads to what a step of training can use, and leaves them as they were.
+
+    One where steps are small; else no more than there are cores for this process, by its affinity
+    and the limits of its container. Threads that share a core wait for each other at the end of
+    every operation, and a fit has tens of thousands of them.
+
+    Args:
+        network: What is trained.
+        rows: Points in a step.
+        dense: Whether a point passes every parameter once, so that the size of a step is known.
+    """
+    before = torch.get_num_threads()
+    products = rows * sum(one.numel() for one in network.parameters())
+    small = dense and products < ONE_THREAD
+    torch.set_num_threads(1 if small else min(before, joblib.cpu_count()))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def train(

@@ -9,6 +9,7 @@ except ImportError as missing:
         'neuralsort run pip install ".[tf]"'
     ) from missing
 
+from .._blur import Blur
 from .distributions import PlackettLuce, stochastic_neuralsort
 from .gradients import straight_through
 from .layers import NeuralSort
@@ -16,6 +17,7 @@ from .noise import sample_gumbel
 from .relaxations import neuralsort, permutation
 
 __all__ = [
+    "Blur",
     "NeuralSort",
     "PlackettLuce",
     "neuralsort",

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from .. import _options
+from .._blur import Blur
 
 Tensor = tf.Tensor
 
@@ -60,8 +61,10 @@ def scores(name: str, value: Any) -> Tensor:
     return value
 
 
-def tau(value: Any, scores: Tensor) -> float | Tensor:
-    """Non-negative number, or a tensor with one temperature per list."""
+def tau(value: Any, scores: Tensor) -> float | Tensor | Blur:
+    """Non-negative number, a tensor with one temperature per list, or a blur."""
+    if isinstance(value, Blur):
+        return value
     if not tf.is_tensor(value) and not isinstance(value, keras.Variable | np.ndarray):
         return _options.temperature(value)
     value = _tensor("tau", value)
@@ -76,12 +79,24 @@ def tau(value: Any, scores: Tensor) -> float | Tensor:
             f"{(*scores.shape[:-1], 1)} for scores {tuple(scores.shape)}, got "
             f"{tuple(value.shape)}. For a batch of temperatures use tau[..., None]."
         )
+    if readable(value) and bool(tf.reduce_any(value < 0)):
+        raise ValueError(
+            f"`tau` must not be negative, got a tensor with {float(tf.reduce_min(value))}. Learn "
+            "its logarithm: tf.exp(theta) stays positive."
+        )
     # Where shapes are not known before the graph runs, TensorFlow compares them then.
     return tf.broadcast_to(value, tf.concat([tf.shape(scores)[:-1], [1]], 0))
 
 
-def saved_tau(value: float) -> float:
+def readable(value: Tensor) -> bool:
+    """Whether a rule may look at values: not in graphs, nor where an accelerator must wait."""
+    return tf.executing_eagerly() and "CPU" in value.device.upper()
+
+
+def saved_tau(value: float | Blur) -> float | Blur:
     """Temperature of a layer, which is saved with it."""
+    if isinstance(value, Blur):
+        return value
     if tf.is_tensor(value) or isinstance(value, keras.Variable):
         raise TypeError(
             "`NeuralSort(tau)` expects a number, which is saved with the layer, got a tensor. "

@@ -3,9 +3,12 @@
 # The stubs of TensorFlow know neither `x[..., 1:]` nor `~x`.
 # pyright: reportArgumentType=false, reportOperatorIssue=false
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
 from .. import _options
+from .._blur import Blur
 from . import _checks
 from .noise import sample_gumbel
 from .relaxations import neuralsort, permutation
@@ -122,7 +125,13 @@ class PlackettLuce:
 
 
 def stochastic_neuralsort(
-    scores: Tensor, *, tau: float | Tensor = 1.0, samples: int, seed: Seed = None
+    scores: Tensor,
+    *,
+    tau: float | Tensor | Blur = 1.0,
+    samples: int,
+    mask: Tensor | None = None,
+    relax: Callable[..., Tensor] = neuralsort,
+    seed: Seed = None,
 ) -> Tensor:
     r"""NeuralSort of scores under Gumbel noise: relaxed samples of Plackett-Luce.
 
@@ -135,6 +144,9 @@ def stochastic_neuralsort(
         scores: `(..., n)`. Logits of Plackett-Luce: the *logs* of the paper's positive scores.
         tau: Temperature, as in `neuralsort`.
         samples: How many to draw for each list.
+        mask: `(..., n)` boolean, True where the item exists. Absent items take no part, whatever
+            their scores are; the last rows place them in index order.
+        relax: Another relaxation of the perturbed scores; here `neuralsort` is the only one.
         seed: Two integers, or None for TensorFlow's global generator.
 
     Returns:
@@ -158,7 +170,13 @@ def stochastic_neuralsort(
     noise = tf.ensure_shape(
         sample_gumbel(shape, dtype=scores.dtype, seed=seed), [samples, *scores.shape]
     )
-    return neuralsort(_from_largest(scores) + noise, tau=tau)
+    _options.relax(relax)
+    mask = _checks.mask(mask, scores)
+    if mask is None:
+        return relax(_from_largest(scores) + noise, tau=tau)
+    lowest = tf.fill(tf.shape(scores), scores.dtype.min)
+    perturbed = _from_largest(tf.where(mask, scores, lowest)) + noise
+    return relax(tf.where(mask, perturbed, tf.zeros_like(perturbed)), tau=tau, mask=mask)
 
 
 def _from_largest(logits: Tensor) -> Tensor:

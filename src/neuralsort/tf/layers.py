@@ -5,6 +5,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from .._blur import Blur
 from . import _checks
 from .relaxations import neuralsort
 
@@ -17,7 +18,7 @@ class NeuralSort(keras.layers.Layer):
     1e5 and more would all be infinite.
 
     Args:
-        tau: Temperature, a number.
+        tau: Temperature, a number or a `Blur`, which is saved as the dictionary of its ranks.
         **options: Of every Keras layer, such as `name`.
 
     Raises:
@@ -30,14 +31,14 @@ class NeuralSort(keras.layers.Layer):
         TensorShape([1, 3, 3])
     """
 
-    def __init__(self, tau: float = 1.0, **options: Any) -> None:
+    def __init__(self, tau: float | Blur | dict = 1.0, **options: Any) -> None:
         if keras.backend.backend() != "tensorflow":
             raise RuntimeError(
                 f"`neuralsort.tf` runs on TensorFlow, but Keras runs on {keras.backend.backend()}. "
                 "Set KERAS_BACKEND=tensorflow before Keras is imported."
             )
         super().__init__(autocast=False, **options)
-        self.tau = _checks.saved_tau(tau)
+        self.tau = _checks.saved_tau(Blur(**tau) if isinstance(tau, dict) else tau)
         self.supports_masking = True
 
     def call(self, scores: tf.Tensor, mask: tf.Tensor | None = None) -> tf.Tensor:
@@ -67,4 +68,5 @@ class NeuralSort(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         """The options, for saving."""
-        return {**super().get_config(), "tau": self.tau}
+        tau = {"ranks": self.tau.ranks} if isinstance(self.tau, Blur) else self.tau
+        return {**super().get_config(), "tau": tau}

@@ -5,6 +5,7 @@
 
 import tensorflow as tf
 
+from .._blur import Blur, gaussian
 from . import _checks
 from .gradients import straight_through
 
@@ -14,7 +15,9 @@ Tensor = tf.Tensor
 WALL = 800.0
 
 
-def neuralsort(scores: Tensor, *, tau: float | Tensor = 1.0, mask: Tensor | None = None) -> Tensor:
+def neuralsort(
+    scores: Tensor, *, tau: float | Tensor | Blur = 1.0, mask: Tensor | None = None
+) -> Tensor:
     r"""Relaxes the permutation that sorts `scores` in descending order.
 
     $$\widehat P_{i,:} = \operatorname{softmax}\big[\big((n+1-2i)\,s - A_s\mathbf 1\big)/\tau\big],
@@ -28,8 +31,9 @@ def neuralsort(scores: Tensor, *, tau: float | Tensor = 1.0, mask: Tensor | None
     Args:
         scores: `(..., n)`. Values to sort, a tensor, a NumPy array or nested lists of floats;
             leading dimensions are batch.
-        tau: Temperature, a number or a tensor that broadcasts against `scores` with a last
-            dimension of 1; it may have gradients. Smaller is harder; 0 is the hard permutation.
+        tau: Temperature: a number, a `Blur`, or a tensor that broadcasts against `scores` with a
+            last dimension of 1; it may have gradients. Smaller is harder; 0 is the hard
+            permutation.
         mask: `(..., n)` boolean, True where the item exists. Absent items take no part; the last
             rows place them in index order.
 
@@ -51,6 +55,8 @@ def neuralsort(scores: Tensor, *, tau: float | Tensor = 1.0, mask: Tensor | None
     scores = _checks.scores("neuralsort(scores)", scores)
     tau = _checks.tau(tau, scores)
     mask = _checks.mask(mask, scores)
+    if isinstance(tau, Blur):
+        tau = _at_gap(scores, mask, gaussian(tau.ranks))
     perm = permutation(scores, mask=mask)
     n = tf.shape(scores)[-1]
     if not tf.is_tensor(tau) and tau == 0:
@@ -73,6 +79,27 @@ def neuralsort(scores: Tensor, *, tau: float | Tensor = 1.0, mask: Tensor | None
     poison = tf.where(spoilt, tf.constant(float("nan"), working), tf.ones([], working))
     total = tf.reduce_sum(weights, -1, keepdims=True)
     return tf.cast(weights / total * poison[..., None, None], scores.dtype)
+
+
+def _at_gap(scores: Tensor, mask: Tensor | None, factor: float) -> Tensor:
+    """So many times the mean gap in the middle half of each list, `(..., 1)`, without gradient.
+
+    It is 1 for lists of fewer than two finite items, and 0 where the middle half of a list is tied.
+    """
+    scores = tf.cast(tf.stop_gradient(scores), tf.float64)
+    there = tf.math.is_finite(scores) if mask is None else tf.math.is_finite(scores) & mask
+    last = tf.reduce_sum(tf.cast(there, tf.int32), -1, keepdims=True) - 1
+    known = tf.where(there, scores, tf.constant(float("inf"), tf.float64))
+    # One more, so that a list without items has something to point at.
+    ordered = tf.sort(tf.concat([known, tf.fill(tf.shape(last), known.dtype.max)], -1), -1)
+    low = tf.maximum(last, 0) // 4
+    high = tf.maximum(last, 0) - low
+    span = _take(ordered, high) - _take(ordered, low)
+    tau = factor * span / tf.cast(tf.maximum(high - low, 1), tf.float64)
+    tau = tf.where(last < 1, tf.ones_like(tau), tf.minimum(tau, tau.dtype.max))
+    unknown = tf.math.is_nan(scores) if mask is None else tf.math.is_nan(scores) & mask
+    spoilt = tf.reduce_any(unknown, -1, keepdims=True)
+    return tf.where(spoilt, tf.constant(float("nan"), tf.float64), tau)
 
 
 def permutation(scores: Tensor, *, mask: Tensor | None = None) -> Tensor:

@@ -8,6 +8,7 @@ except ImportError as missing:
         'pip install ".[torch]"'
     ) from missing
 
+from .._blur import Blur
 from . import estimators as estimators
 from . import metrics as metrics
 from . import nn as nn
@@ -47,6 +48,7 @@ from .relevance_losses import lambda_loss, listnet_loss, recall_at_k_loss, smoot
 from .subsets import KSubset
 
 __all__ = [
+    "Blur",
     "KSubset",
     "PlackettLuce",
     "RelaxedPermutation",

@@ -7,7 +7,11 @@ import torch
 from torch import Tensor
 
 from .. import _options
+from .._blur import Blur
 from .arrays import longest
+
+Tau = float | Tensor | Blur
+"""What every `tau=` takes."""
 
 
 def scores(name: str, value: Tensor) -> Tensor:
@@ -41,11 +45,14 @@ def scores(name: str, value: Tensor) -> Tensor:
     return value
 
 
-def tau(value: float | Tensor, scores: Tensor) -> float | Tensor:
-    """Non-negative number, or a tensor with one temperature per list.
+def tau(value: Tau, scores: Tensor) -> Tau:
+    """Non-negative number, a tensor with one temperature per list, or a blur.
 
-    The value of a tensor is not read: that would force a synchronisation.
+    The value of a tensor is read where it can be, on the CPU and outside of compiled code;
+    elsewhere a negative one gives NaN.
     """
+    if isinstance(value, Blur):
+        return value
     if isinstance(value, Tensor):
         if not value.is_floating_point():
             raise TypeError(
@@ -62,6 +69,11 @@ def tau(value: float | Tensor, scores: Tensor) -> float | Tensor:
                 f"`tau` must be one number or one temperature per list: a shape that broadcasts to "
                 f"{lists} for scores {tuple(scores.shape)}, got {shape}. "
                 "For a batch of temperatures use tau.unsqueeze(-1)."
+            )
+        if readable(value) and bool((value < 0).any()):
+            raise ValueError(
+                f"`tau` must not be negative, got a tensor with {float(value.min())}. Learn its "
+                "logarithm, or use nn.Temperature(learnable=True), which stays positive."
             )
         return value
     return _options.temperature(value)
@@ -417,10 +429,14 @@ def points(queries: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
     return queries, candidates
 
 
-def positive_tau(value: float | Tensor, scores: Tensor) -> float | Tensor:
-    """A temperature that divides; the value of a tensor is not read."""
+def positive_tau(value: Tau, scores: Tensor) -> Tau:
+    """A temperature that divides."""
     value = tau(value, scores)
-    if not isinstance(value, Tensor) and value == 0:
+    if isinstance(value, Tensor):
+        zero = readable(value) and bool((value == 0).any())
+    else:
+        zero = not isinstance(value, Blur) and value == 0
+    if zero:
         raise ValueError(
             "`tau` must be positive for a loss over pairs of items, got 0. "
             "For the hard value use the metric, for a gradient a small temperature."

@@ -12,9 +12,16 @@ from . import _checks
 from .arrays import longest
 from .gradients import score_function_loss, straight_through
 from .noise import exponential, gumbel
-from .operators import Relaxation
+from .operators import Relaxation, relaxed
 from .permutation import RelaxedPermutation
-from .rankings import Permutation, log_density, reversed_logcumsumexp, strictly_descending
+from .rankings import (
+    ABSENT,
+    Permutation,
+    absent_last,
+    log_density,
+    reversed_logcumsumexp,
+    strictly_descending,
+)
 from .relaxations import neuralsort
 
 LONGEST_ENUMERATED = 8
@@ -121,7 +128,13 @@ class PlackettLuce(Distribution):
         shape = self._extended_shape(torch.Size(_options.sample_shape(sample_shape)))
         return self.logits + gumbel(shape, device=self.logits.device, generator=generator)
 
-    def rsample_given(self, ranking: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+    def rsample_given(
+        self,
+        ranking: Tensor,
+        *,
+        mask: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
         r"""Perturbed logits from their posterior given the ranking they were sorted into.
 
         With $E_i \sim \text{Exponential}(1)$ and the perturbed logits $g$ in ranked order,
@@ -130,6 +143,8 @@ class PlackettLuce(Distribution):
 
         Args:
             ranking: `(..., n)` integers, leading dimensions broadcasting against the batch shape.
+            mask: `(..., n)` boolean, True where the item exists. With m items present, the first m
+                places hold them; absent items get 0.
             generator: Source of randomness; the global one if None.
 
         Returns:
@@ -137,13 +152,20 @@ class PlackettLuce(Distribution):
             Sorting it in descending order gives back the ranking exactly; values that would round
             to ties are moved apart by one unit in the last place.
         """
-        ranking, logits, _ = self._together(_checks.full_ranking(ranking, self.n), None)
+        ranking, logits, mask = self._together(_checks.full_ranking(ranking, self.n), mask)
         if self._validate_args:
-            self._check_ranking(ranking)
+            self._check_ranking(ranking, mask)
         noise = exponential(ranking.shape, device=logits.device, generator=generator)
-        rest = reversed_logcumsumexp(logits.gather(-1, ranking))
-        exact = -torch.logcumsumexp(noise.log() - rest, -1).to(self.logits.dtype)
+        mask = torch.ones_like(logits, dtype=torch.bool) if mask is None else mask
+        ranking = absent_last(ranking, mask)
+        absent = ~mask.gather(-1, ranking)  # in the last places: none before depends on them
+        rest = reversed_logcumsumexp(
+            logits.gather(-1, ranking).masked_fill(absent, ABSENT[logits.dtype])
+        )
+        exact = -torch.logcumsumexp(noise.log() - rest, -1)
+        exact = exact.masked_fill(absent, 0.0).to(self.logits.dtype)
         ordered = straight_through(strictly_descending(exact.detach()), exact)
+        ordered = ordered.masked_fill(absent, 0.0)
         return torch.zeros_like(ordered).scatter(-1, ranking, ordered)
 
     @property
@@ -300,8 +322,8 @@ class RelaxedPlackettLuce(Distribution):
     have no density in closed form, so there is no `log_prob`.
 
     Args:
-        tau: Temperature of the relaxation, a number or a tensor that broadcasts against `logits`
-            with a last dimension of 1.
+        tau: Temperature of the relaxation: a number, a `Blur`, or a tensor that broadcasts against
+            `logits` with a last dimension of 1.
         logits: `(..., n)`. Logs of the paper's scores, any real numbers.
         validate_args: Whether to check the values of arguments, as in `torch.distributions`.
         relax: The relaxation: `neuralsort`, `softsort`, or a `functools.partial` of one.
@@ -330,7 +352,7 @@ class RelaxedPlackettLuce(Distribution):
 
     def __init__(
         self,
-        tau: float | Tensor,
+        tau: _checks.Tau,
         logits: Tensor,
         validate_args: bool | None = None,
         *,
@@ -357,12 +379,15 @@ class RelaxedPlackettLuce(Distribution):
         self,
         sample_shape: Any = torch.Size(),  # noqa: B008 - torch's own signature
         *,
+        mask: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> RelaxedPermutation:
         """Draws relaxed permutations, with fresh noise for every list.
 
         Args:
             sample_shape: Of the draws.
+            mask: `(..., n)` boolean, True where the item exists. Absent items take no part,
+                whatever their logits are; the last rows place them in index order.
             generator: Source of randomness; the global one if None.
 
         Returns:
@@ -371,17 +396,20 @@ class RelaxedPlackettLuce(Distribution):
         """
         shape = torch.Size((*_options.sample_shape(sample_shape), *self.logits.shape))
         noise = gumbel(shape, device=self.logits.device, generator=generator)
-        return self.relax(_from_largest(self.logits) + noise.to(self.logits.dtype), tau=self.tau)
+        logits = _from_largest(self.logits, _checks.mask(mask, self.logits))
+        perturbed = logits + noise.to(logits.dtype)
+        return relaxed(perturbed, self.tau, _checks.mask(mask, perturbed), self.relax)
 
     def sample(
         self,
         sample_shape: Any = torch.Size(),  # noqa: B008 - torch's own signature
         *,
+        mask: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> RelaxedPermutation:
         """`rsample` without gradients."""
         with torch.no_grad():
-            return self.rsample(sample_shape, generator=generator)
+            return self.rsample(sample_shape, mask=mask, generator=generator)
 
     def __repr__(self) -> str:
         """Temperature, shape of the logits, relaxation."""
@@ -390,10 +418,17 @@ class RelaxedPlackettLuce(Distribution):
         return f"RelaxedPlackettLuce(tau: {tau}, logits: {self.logits.shape}, relax: {relax})"
 
 
-def _from_largest(logits: Tensor) -> Tensor:
-    """Logits minus the largest of their list, so that a common offset does not swallow noise."""
+def _from_largest(logits: Tensor, mask: Tensor | None) -> Tensor:
+    """Logits minus the largest of their list, so that a common offset does not swallow noise.
+
+    Those of absent items are 0.
+    """
     if not logits.shape[-1]:
         return logits
+    if mask is not None:
+        lowest = torch.finfo(logits.dtype).min
+        offset = _from_largest(logits.masked_fill(~mask, lowest), None)
+        return offset.masked_fill(~mask, 0.0)
     largest = logits.detach().amax(-1, keepdim=True)
     return logits - torch.where(largest.isfinite(), largest, 0.0)
 
@@ -401,8 +436,10 @@ def _from_largest(logits: Tensor) -> Tensor:
 def stochastic_neuralsort(
     scores: Tensor,
     *,
-    tau: float | Tensor = 1.0,
+    tau: _checks.Tau = 1.0,
     samples: int,
+    mask: Tensor | None = None,
+    relax: Relaxation = neuralsort,
     generator: torch.Generator | None = None,
 ) -> RelaxedPermutation:
     r"""NeuralSort of scores under Gumbel noise: relaxed samples of Plackett-Luce.
@@ -416,6 +453,9 @@ def stochastic_neuralsort(
         scores: `(..., n)`. Logits of Plackett-Luce: the *logs* of the paper's positive scores.
         tau: Temperature, as in `neuralsort`.
         samples: How many to draw for each list.
+        mask: `(..., n)` boolean, True where the item exists. Absent items take no part, whatever
+            their scores are; the last rows place them in index order.
+        relax: Another relaxation of the perturbed scores, such as `softsort`.
         generator: Source of randomness; the global one if None.
 
     Returns:
@@ -437,8 +477,8 @@ def stochastic_neuralsort(
     """
     samples = _options.samples(samples)
     scores = _checks.scores("stochastic_neuralsort(scores)", scores)
-    model = RelaxedPlackettLuce(tau, scores, validate_args=False)
-    return model.rsample((samples,), generator=generator)
+    model = RelaxedPlackettLuce(tau, scores, validate_args=False, relax=relax)
+    return model.rsample((samples,), mask=mask, generator=generator)
 
 
 def _expectation(log_prob: Tensor, value: Tensor, exact: bool) -> Tensor:

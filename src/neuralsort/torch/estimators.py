@@ -2,7 +2,8 @@ r"""Gradients of an expected cost over rankings, $L(l) = E_{z \sim PL(l)}[f(P_z)
 
 One shape of function: `(cost, logits, *, ...)` to an estimate of L per list, whose gradient with
 respect to the logits is an estimate of L's. `cost` takes permutations P `(samples, ..., n, n)` and
-returns one cost per sample and list, `(samples, ...)`.
+returns one cost per sample and list, `(samples, ...)`. Lists may be padded: under a `mask` absent
+items take no part, and the last rows of P place them in index order.
 
 | function | gradient | asks of the cost |
 |---|---|---|
@@ -25,15 +26,16 @@ from . import _checks
 from .arrays import longest
 from .distributions import PlackettLuce, RelaxedPlackettLuce
 from .gradients import score_function_loss
-from .operators import Relaxation
+from .operators import Relaxation, relaxed
 from .permutation import HardPermutation, RelaxedPermutation
 from .perturbations import perturbed as perturbed
+from .rankings import Permutation, absent_last
 from .relaxations import neuralsort
 
 Cost = Callable[[RelaxedPermutation], Tensor]
 
 
-def exact_expectation(cost: Cost, logits: Tensor) -> Tensor:
+def exact_expectation(cost: Cost, logits: Tensor, *, mask: Tensor | None = None) -> Tensor:
     r"""The expected cost by enumeration of all n! rankings, with its exact gradient.
 
     $$L(l) = \sum_z q(z \mid l)\, f(P_z)$$
@@ -41,6 +43,7 @@ def exact_expectation(cost: Cost, logits: Tensor) -> Tensor:
     Args:
         cost: From permutations `(n!, ..., n, n)` to costs `(n!, ...)`.
         logits: `(..., n)` with n <= 8. Logits of Plackett-Luce.
+        mask: `(..., n)` boolean, True where the item exists. Absent items are in the last places.
 
     Returns:
         `(...)`. L for each list.
@@ -58,17 +61,27 @@ def exact_expectation(cost: Cost, logits: Tensor) -> Tensor:
     """
     precise = logits.to(longest(logits.device))  # many small probabilities
     model = PlackettLuce(precise, validate_args=False)
+    mask = _checks.mask(mask, logits)
     rankings = model.enumerate_support()
+    counts = torch.ones(rankings.shape[:-1], dtype=torch.bool, device=logits.device)
+    if mask is not None:  # every ranking of those present comes several times: one of them counts
+        present = mask.expand(rankings.shape)
+        counts = (rankings == absent_last(rankings, present)).all(-1)
+        counts = counts & Permutation(model.n).check(rankings, present)
+        some = torch.sort(~present, dim=-1, stable=True).indices
+        rankings = torch.where(counts.unsqueeze(-1), rankings, some)
+    probability = torch.where(counts, model.log_prob(rankings, mask=mask).exp(), 0.0)
     costs = _hard_costs(cost, rankings, logits)
-    return (model.log_prob(rankings).exp() * costs).sum(0).to(costs.dtype)
+    return (probability * costs).sum(0).to(costs.dtype)
 
 
 def relaxed_expectation(
     cost: Cost,
     logits: Tensor,
     *,
-    tau: float | Tensor,
+    tau: _checks.Tau,
     samples: int,
+    mask: Tensor | None = None,
     relax: Relaxation = neuralsort,
     generator: torch.Generator | None = None,
 ) -> Tensor:
@@ -84,6 +97,8 @@ def relaxed_expectation(
         logits: `(..., n)`. Logits of Plackett-Luce.
         tau: Temperature of the relaxation.
         samples: How many to draw for each list.
+        mask: `(..., n)` boolean, True where the item exists. Absent items are in the last places,
+            and the cost must make nothing of them.
         relax: The relaxation: `neuralsort`, `softsort`, or a `functools.partial` of one.
         generator: Source of randomness; the global one if None.
 
@@ -103,7 +118,7 @@ def relaxed_expectation(
     Reference: Grover et al. (2019), Section 4.1.
     """
     model = RelaxedPlackettLuce(tau, logits, validate_args=False, relax=relax)
-    P = model.rsample((_options.samples(samples),), generator=generator)
+    P = model.rsample((_options.samples(samples),), mask=mask, generator=generator)
     return _costs(cost, P).mean(0)
 
 
@@ -111,8 +126,9 @@ def straight_through_expectation(
     cost: Cost,
     logits: Tensor,
     *,
-    tau: float | Tensor,
+    tau: _checks.Tau,
     samples: int,
+    mask: Tensor | None = None,
     relax: Relaxation = neuralsort,
     generator: torch.Generator | None = None,
 ) -> Tensor:
@@ -127,6 +143,8 @@ def straight_through_expectation(
         logits: `(..., n)`. Logits of Plackett-Luce.
         tau: Temperature of the relaxation behind the gradient.
         samples: How many to draw for each list.
+        mask: `(..., n)` boolean, True where the item exists. Absent items are in the last places,
+            and the cost must make nothing of them.
         relax: The relaxation: `neuralsort`, `softsort`, or a `functools.partial` of one.
         generator: Source of randomness; the global one if None.
 
@@ -150,7 +168,7 @@ def straight_through_expectation(
         return cost(P.straight_through())
 
     return relaxed_expectation(
-        hardened, logits, tau=tau, samples=samples, relax=relax, generator=generator
+        hardened, logits, tau=tau, samples=samples, mask=mask, relax=relax, generator=generator
     )
 
 
@@ -160,6 +178,7 @@ def score_function_expectation(
     *,
     samples: int,
     baseline: str | None = "leave_one_out",
+    mask: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
     r"""The mean cost of exact samples, with the gradient of REINFORCE.
@@ -173,6 +192,8 @@ def score_function_expectation(
         logits: `(..., n)`. Logits of Plackett-Luce.
         samples: How many to draw for each list; at least 2 with a baseline.
         baseline: `"leave_one_out"`, the mean cost of the other samples, or None.
+        mask: `(..., n)` boolean, True where the item exists. Absent items are in the last places,
+            and the cost must make nothing of them.
         generator: Source of randomness; the global one if None.
 
     Returns:
@@ -192,19 +213,20 @@ def score_function_expectation(
     Reference: Williams (1992); Kool et al. (2019).
     """
     model = PlackettLuce(logits, validate_args=False)
-    rankings = model.sample((_options.samples(samples),), generator=generator)
+    rankings = model.sample((_options.samples(samples),), mask=mask, generator=generator)
     costs = _hard_costs(cost, rankings, logits)
-    return score_function_loss(model.log_prob(rankings), costs, baseline=baseline)
+    return score_function_loss(model.log_prob(rankings, mask=mask), costs, baseline=baseline)
 
 
 def rebar_expectation(
     cost: Cost,
     logits: Tensor,
     *,
-    tau: float | Tensor,
+    tau: _checks.Tau,
     samples: int,
     strength: float = 1.0,
     baseline: str | None = "leave_one_out",
+    mask: Tensor | None = None,
     relax: Relaxation = neuralsort,
     generator: torch.Generator | None = None,
 ) -> Tensor:
@@ -224,6 +246,8 @@ def rebar_expectation(
         samples: How many to draw for each list; at least 2 with a baseline.
         strength: How much of the control variate to use; 0 is the score function alone.
         baseline: `"leave_one_out"`, the mean residual of the other samples, or None.
+        mask: `(..., n)` boolean, True where the item exists. Absent items are in the last places,
+            and the cost must make nothing of them.
         relax: The relaxation: `neuralsort`, `softsort`, or a `functools.partial` of one.
         generator: Source of randomness; the global one if None.
 
@@ -244,15 +268,17 @@ def rebar_expectation(
     Reference: Tucker et al. (2017).
     """
     model = PlackettLuce(logits, validate_args=False)
-    relaxed = RelaxedPlackettLuce(tau, logits, validate_args=False, relax=relax)
-    free = relaxed.rsample((_options.samples(samples),), generator=generator)
+    model_of_relaxed = RelaxedPlackettLuce(tau, logits, validate_args=False, relax=relax)
+    free = model_of_relaxed.rsample((_options.samples(samples),), mask=mask, generator=generator)
     rankings = free.permutation()
-    tied = relax(model.rsample_given(rankings, generator=generator), tau=relaxed.tau)
+    posterior = model.rsample_given(rankings, mask=mask, generator=generator)
+    tied = relaxed(posterior, tau, _checks.mask(mask, posterior), relax)
     if not isinstance(strength, Tensor):
         strength = _options.control(strength)
     control, conditional = strength * _costs(cost, free), strength * _costs(cost, tied)
     hard = _hard_costs(cost, rankings, logits)
-    steadied = score_function_loss(model.log_prob(rankings), hard - conditional, baseline=baseline)
+    log_prob = model.log_prob(rankings, mask=mask)
+    steadied = score_function_loss(log_prob, hard - conditional, baseline=baseline)
     return steadied + control.mean(0)
 
 

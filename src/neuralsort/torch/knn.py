@@ -63,7 +63,7 @@ def soft_neighbours(
     candidates: Tensor,
     *,
     k: int,
-    tau: float | Tensor = 1.0,
+    tau: _checks.Tau = 1.0,
     samples: int | None = None,
     mask: Tensor | None = None,
     relax: Relaxation = neuralsort,

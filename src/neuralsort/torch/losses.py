@@ -166,7 +166,7 @@ def topk_cross_entropy(
     labels: Tensor,
     *,
     k: int | Mapping[int, float],
-    tau: float | Tensor,
+    tau: _checks.Tau,
     mask: Tensor | None = None,
     relax: Relaxation = neuralsort,
     reduction: str = "mean",

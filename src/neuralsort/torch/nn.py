@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from .. import _options as rules
+from .._blur import Blur
 from .knn import neighbour_labels, soft_neighbours
 from .losses import (
     knn_loss,
@@ -18,6 +19,7 @@ from .permutation import RelaxedPermutation
 from .ranking_losses import approx_ndcg, kendall_loss, neural_ndcg, ranknet_loss, spearman_loss
 from .relaxations import neuralsort
 from .relevance_losses import lambda_loss, listnet_loss, recall_at_k_loss, smooth_ap_loss
+from .temperature import Temperature
 
 __all__ = [
     "ApproxNDCG",
@@ -35,12 +37,17 @@ __all__ = [
     "SmoothAPLoss",
     "SoftTopK",
     "SpearmanLoss",
+    "Temperature",
     "TopKCrossEntropy",
 ]
 
 
+Tau = float | Tensor | Blur | Temperature
+"""A temperature, or the module that has it."""
+
+
 class _Module(torch.nn.Module):
-    """Keeps options as attributes, so that a temperature may be a parameter or a buffer."""
+    """Keeps options as attributes, so that a temperature may be a parameter, buffer or module."""
 
     def __init__(self, **options: object) -> None:
         super().__init__()
@@ -51,11 +58,14 @@ class _Module(torch.nn.Module):
         self._names = tuple(options)
 
     def _options(self) -> dict:
-        return {name: getattr(self, name) for name in self._names}
+        now = {name: getattr(self, name) for name in self._names}
+        return {name: x() if isinstance(x, Temperature) else x for name, x in now.items()}
 
     def extra_repr(self) -> str:
         """The options."""
-        shown = {name: getattr(x, "__name__", repr(x)) for name, x in self._options().items()}
+        kept = {name: getattr(self, name) for name in self._names}
+        kept = {name: x for name, x in kept.items() if not isinstance(x, torch.nn.Module)}
+        shown = {name: getattr(x, "__name__", repr(x)) for name, x in kept.items()}
         return ", ".join(f"{name}={text}" for name, text in shown.items())
 
 
@@ -67,7 +77,7 @@ class NeuralSort(_Module):
         tensor([1, 2, 0])
     """
 
-    def __init__(self, *, tau: float | Tensor = 1.0) -> None:
+    def __init__(self, *, tau: Tau = 1.0) -> None:
         super().__init__(tau=tau)
 
     def forward(self, scores: Tensor, *, mask: Tensor | None = None) -> RelaxedPermutation:
@@ -86,15 +96,15 @@ class SoftTopK(_Module):
         self,
         k: int,
         *,
-        tau: float | Tensor = 1.0,
+        tau: Tau = 1.0,
         dim: int = -1,
         largest: bool = True,
         relax: Relaxation = neuralsort,
     ) -> None:
         super().__init__(k=k, tau=tau, dim=dim, largest=largest, relax=relax)
 
-    def forward(self, x: Tensor) -> TopK:
-        return soft_topk(x, **self._options())
+    def forward(self, x: Tensor, *, mask: Tensor | None = None) -> TopK:
+        return soft_topk(x, mask=mask, **self._options())
 
 
 class DifferentiableKNN(_Module):
@@ -118,7 +128,7 @@ class DifferentiableKNN(_Module):
         self,
         k: int,
         *,
-        tau: float | Tensor = 1.0,
+        tau: Tau = 1.0,
         samples: int | None = None,
         relax: Relaxation = neuralsort,
     ) -> None:
@@ -213,7 +223,7 @@ class TopKCrossEntropy(_Module):
         self,
         k: int | Mapping[int, float],
         *,
-        tau: float | Tensor,
+        tau: Tau,
         relax: Relaxation = neuralsort,
         reduction: str = "mean",
     ) -> None:
@@ -234,7 +244,7 @@ class NeuralNDCG(_Module):
     def __init__(
         self,
         *,
-        tau: float | Tensor,
+        tau: Tau,
         k: int | None = None,
         iterations: int = 10,
         relax: Relaxation = neuralsort,
@@ -254,7 +264,7 @@ class ApproxNDCG(_Module):
         tensor(0.)
     """
 
-    def __init__(self, *, tau: float | Tensor, reduction: str = "mean") -> None:
+    def __init__(self, *, tau: Tau, reduction: str = "mean") -> None:
         super().__init__(tau=tau, reduction=reduction)
 
     def forward(self, scores: Tensor, relevance: Tensor, *, mask: Tensor | None = None) -> Tensor:
@@ -270,7 +280,7 @@ class SpearmanLoss(_Module):
     """
 
     def __init__(
-        self, *, tau: float | Tensor, relax: Relaxation = neuralsort, reduction: str = "mean"
+        self, *, tau: Tau, relax: Relaxation = neuralsort, reduction: str = "mean"
     ) -> None:
         super().__init__(tau=tau, relax=relax, reduction=reduction)
 
@@ -286,7 +296,7 @@ class KendallLoss(_Module):
         tensor(2.)
     """
 
-    def __init__(self, *, tau: float | Tensor, reduction: str = "mean") -> None:
+    def __init__(self, *, tau: Tau, reduction: str = "mean") -> None:
         super().__init__(tau=tau, reduction=reduction)
 
     def forward(self, x: Tensor, target: Tensor, *, mask: Tensor | None = None) -> Tensor:
@@ -301,7 +311,7 @@ class RankNetLoss(_Module):
         tensor(0.5845)
     """
 
-    def __init__(self, *, tau: float | Tensor = 1.0, reduction: str = "mean") -> None:
+    def __init__(self, *, tau: Tau = 1.0, reduction: str = "mean") -> None:
         super().__init__(tau=tau, reduction=reduction)
 
     def forward(self, scores: Tensor, relevance: Tensor, *, mask: Tensor | None = None) -> Tensor:

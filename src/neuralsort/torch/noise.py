@@ -36,5 +36,11 @@ def exponential(
 ) -> Tensor:
     """Standard exponential noise in the longest dtype of the device, never exactly 0."""
     dtype = longest(torch.device("cpu" if device is None else device))
-    draws = torch.empty(shape, dtype=dtype, device=device).exponential_(generator=generator)
-    return draws.clamp_(min=torch.finfo(draws.dtype).tiny)
+    draws = torch.empty(shape, dtype=dtype, device=device)
+    try:
+        draws = draws.exponential_(generator=generator)
+    except RuntimeError:
+        # Of `vmap` with other noise for every call: only what is made at random has room for it.
+        draws = torch.rand(shape, dtype=dtype, device=device, generator=generator)
+        draws = draws.exponential_(generator=generator)
+    return draws.clamp(min=torch.finfo(draws.dtype).tiny)

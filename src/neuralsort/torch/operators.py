@@ -6,9 +6,11 @@ import torch
 from torch import Tensor
 
 from .. import _options
+from .._blur import gaussian
 from . import _checks
-from .permutation import RelaxedPermutation, working
+from .permutation import RelaxedPermutation
 from .relaxations import neuralsort
+from .softness import at_gap
 
 
 class Relaxation(Protocol):
@@ -17,7 +19,7 @@ class Relaxation(Protocol):
     For lists with a mask it is called with `mask=` as well.
     """
 
-    def __call__(self, scores: Tensor, /, *, tau: float | Tensor) -> RelaxedPermutation:
+    def __call__(self, scores: Tensor, /, *, tau: _checks.Tau) -> RelaxedPermutation:
         """Relaxes the descending sort of `scores` (..., n)."""
         ...
 
@@ -30,7 +32,7 @@ class TopK(NamedTuple):
 
 
 def relaxed(
-    scores: Tensor, tau: float | Tensor, mask: Tensor | None, relax: Relaxation
+    scores: Tensor, tau: _checks.Tau, mask: Tensor | None, relax: Relaxation
 ) -> RelaxedPermutation:
     """The relaxed permutation of lists; only padded ones need a relaxation that takes masks."""
     _options.relax(relax)
@@ -49,7 +51,7 @@ def relaxed(
 def _ordered(
     name: str,
     x: Tensor,
-    tau: float | Tensor,
+    tau: _checks.Tau,
     dim: int,
     descending: bool,
     mask: Tensor | None,
@@ -71,7 +73,7 @@ def _ordered(
 def soft_sort(
     x: Tensor,
     *,
-    tau: float | Tensor = 1.0,
+    tau: _checks.Tau = 1.0,
     dim: int = -1,
     descending: bool = False,
     mask: Tensor | None = None,
@@ -114,7 +116,7 @@ def soft_sort_by(
     values: Tensor,
     key: Tensor,
     *,
-    tau: float | Tensor = 1.0,
+    tau: _checks.Tau = 1.0,
     dim: int = -1,
     descending: bool = False,
     mask: Tensor | None = None,
@@ -176,7 +178,7 @@ def _beside_absent(P: RelaxedPermutation, columns: Tensor, mask: Tensor) -> Tens
 def soft_rank(
     x: Tensor,
     *,
-    tau: float | Tensor = 1.0,
+    tau: _checks.Tau = 1.0,
     dim: int = -1,
     descending: bool = False,
     mask: Tensor | None = None,
@@ -220,7 +222,7 @@ def soft_topk(
     x: Tensor,
     k: int,
     *,
-    tau: float | Tensor = 1.0,
+    tau: _checks.Tau = 1.0,
     dim: int = -1,
     largest: bool = True,
     mask: Tensor | None = None,
@@ -273,7 +275,7 @@ def soft_quantile(
     x: Tensor,
     q: float | Tensor,
     *,
-    tau: float | Tensor = 1.0,
+    tau: _checks.Tau = 1.0,
     dim: int = -1,
     mask: Tensor | None = None,
     relax: Relaxation = neuralsort,
@@ -341,7 +343,7 @@ def _count(mask: Tensor | None, x: Tensor, dim: int) -> Tensor:
 def soft_median(
     x: Tensor,
     *,
-    tau: float | Tensor = 1.0,
+    tau: _checks.Tau = 1.0,
     dim: int = -1,
     mask: Tensor | None = None,
     relax: Relaxation = neuralsort,
@@ -376,6 +378,8 @@ def tau_for_blur(scores: Tensor, *, ranks: float = 1.0, mask: Tensor | None = No
     standard deviation of $\sqrt{\tau / 2g}$ ranks; this returns $\tau = 2\,g\,\text{ranks}^2$ with
     the mean gap g of the middle half of each list, which a few outliers do not change. Denser parts
     of a list blend more, sparser parts less. Infinite scores blend with nothing and do not count.
+    `neuralsort(scores, tau=Blur(ranks))` is the same; other methods make of a `Blur` a temperature
+    of their own.
 
     Args:
         scores: `(..., n)`.
@@ -395,20 +399,7 @@ def tau_for_blur(scores: Tensor, *, ranks: float = 1.0, mask: Tensor | None = No
         >>> tau_for_blur(torch.linspace(0.0, 10.0, 101), ranks=2.0)
         tensor([0.8000])
     """
-    scores = _checks.scores("tau_for_blur(scores)", scores).detach()
+    scores = _checks.scores("tau_for_blur(scores)", scores)
     ranks = _options.blur(ranks)
     mask = _checks.mask(mask, scores)
-    scores = scores.to(working(scores.dtype))
-    there = scores.isfinite() if mask is None else scores.isfinite() & mask
-    last = there.sum(-1, keepdim=True) - 1
-    if scores.shape[-1] == 0:
-        return torch.ones_like(last, dtype=scores.dtype)
-    ordered = scores.masked_fill(~there, torch.inf).sort(-1).values
-    low = last.clamp(min=0) // 4
-    high = last.clamp(min=0) - low
-    # In halves, since a difference may overflow.
-    half = ordered.gather(-1, high) / 2 - ordered.gather(-1, low) / 2
-    tau = 4 * ranks**2 * (half / (high - low).clamp(min=1))
-    tau = torch.where(last < 1, 1.0, tau.clamp(max=torch.finfo(tau.dtype).max))
-    unknown = scores.isnan() if mask is None else scores.isnan() & mask
-    return tau.masked_fill(unknown.any(-1, keepdim=True), torch.nan)
+    return at_gap(scores, mask, gaussian(ranks))

@@ -5,10 +5,13 @@ neither value nor gradient. A list from which nothing can be learned (no items, 
 or target all equal) has loss 0 and no gradient. Losses of half precision are float32.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from .. import _options
+from .._blur import logistic, twice_logistic
 from . import _checks
 from .arrays import working
 from .losses import reduced
@@ -16,13 +19,14 @@ from .metrics import average_ranks, discounts, gains, ideal_dcg
 from .operators import Relaxation, relaxed
 from .permutation import RelaxedPermutation
 from .relaxations import neuralsort
+from .softness import temperature
 
 
 def neural_ndcg(
     scores: Tensor,
     relevance: Tensor,
     *,
-    tau: float | Tensor,
+    tau: _checks.Tau,
     k: int | None = None,
     iterations: int = 10,
     mask: Tensor | None = None,
@@ -93,7 +97,7 @@ def approx_ndcg(
     scores: Tensor,
     relevance: Tensor,
     *,
-    tau: float | Tensor,
+    tau: _checks.Tau,
     mask: Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
@@ -128,7 +132,9 @@ def approx_ndcg(
     """
     scores, relevance, mask = _lists("approx_ndcg", "scores", "relevance", scores, relevance, mask)
     worth = gains(relevance, mask, working(scores.dtype))
-    above = torch.sigmoid(-_differences(scores, tau, mask))  # [j, u]: how far u ranks before j
+    above = torch.sigmoid(
+        -_differences(scores, tau, mask, logistic)
+    )  # [j, u]: how far u ranks before j
     if mask is not None:
         above = above.masked_fill(~mask.unsqueeze(-2), 0.0)
     rank = above.sum(-1) + 0.5  # each item counts as half before itself
@@ -141,7 +147,7 @@ def spearman_loss(
     x: Tensor,
     target: Tensor,
     *,
-    tau: float | Tensor,
+    tau: _checks.Tau,
     mask: Tensor | None = None,
     relax: Relaxation = neuralsort,
     reduction: str = "mean",
@@ -190,7 +196,7 @@ def kendall_loss(
     x: Tensor,
     target: Tensor,
     *,
-    tau: float | Tensor,
+    tau: _checks.Tau,
     mask: Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
@@ -225,7 +231,7 @@ def kendall_loss(
     Reference: Kendall (1938) and Somers (1962) for the statistics. Time and memory: O(n^2).
     """
     x, target, mask = _lists("kendall_loss", "x", "target", x, target, mask)
-    agreement = torch.tanh(_differences(x, tau, mask))
+    agreement = torch.tanh(_differences(x, tau, mask, twice_logistic))
     return reduced(_mean_over_decided(1 - agreement, target, mask), reduction)
 
 
@@ -233,7 +239,7 @@ def ranknet_loss(
     scores: Tensor,
     relevance: Tensor,
     *,
-    tau: float | Tensor = 1.0,
+    tau: _checks.Tau = 1.0,
     mask: Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
@@ -267,7 +273,7 @@ def ranknet_loss(
     Reference: Burges et al. (2005). Time and memory: O(n^2).
     """
     scores, relevance, mask = _lists("ranknet_loss", "scores", "relevance", scores, relevance, mask)
-    cost = torch.nn.functional.softplus(-_differences(scores, tau, mask))
+    cost = torch.nn.functional.softplus(-_differences(scores, tau, mask, logistic))
     return reduced(_mean_over_decided(cost, relevance, mask), reduction)
 
 
@@ -291,9 +297,11 @@ def _centred(ranks: Tensor, mask: Tensor | None) -> Tensor:
     return (ranks - mean).masked_fill(~there, 0.0)
 
 
-def _differences(x: Tensor, tau: float | Tensor, mask: Tensor | None) -> Tensor:
+def _differences(
+    x: Tensor, tau: _checks.Tau, mask: Tensor | None, of_blur: Callable[[float], float]
+) -> Tensor:
     """`(x_i - x_j) / tau` for all pairs, `(..., n, n)`; absent items stand at 0."""
-    tau = _checks.positive_tau(tau, x)
+    tau = temperature(_checks.positive_tau(tau, x), x, mask, of_blur=of_blur)
     tau = tau.unsqueeze(-1) if isinstance(tau, Tensor) and tau.dim() else tau
     x = x.to(working(x.dtype))
     x = x if mask is None else x.masked_fill(~mask, 0.0)

@@ -11,7 +11,7 @@ from torch.distributions import constraints
 from . import _checks
 
 # Below every logit by so much that its exponential is 0, but finite: gradients stay numbers.
-_ABSENT = -1e300
+ABSENT = {torch.float64: -1e300, torch.float32: -1e30}
 
 
 def ranking_from(relevance: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -85,6 +85,12 @@ def _places_that_count(mask: Tensor, places: int) -> Tensor:
     return torch.arange(places, device=mask.device) < mask.sum(-1, keepdim=True)
 
 
+def absent_last(ranking: Tensor, mask: Tensor) -> Tensor:
+    """The ranking `(..., n)` with the absent items in its last places, in index order."""
+    held = torch.sort(~mask, dim=-1, stable=True).indices
+    return torch.where(_places_that_count(mask, ranking.shape[-1]), ranking, held)
+
+
 def _listed(ranking: Tensor, counts: Tensor, n: int) -> Tensor:
     """Which of the n items stand in the places that count, (..., n) boolean."""
     # Places that do not count list an item n, which does not exist.
@@ -98,9 +104,8 @@ def log_density(logits: Tensor, ranking: Tensor, mask: Tensor | None) -> Tensor:
     That is the longest there is: float64, but for devices that have none.
     """
     n, k = logits.shape[-1], ranking.shape[-1]
-    absent = _ABSENT
+    absent = ABSENT[logits.dtype]
     if logits.dtype is torch.float32:  # whose digits no offset may take
-        absent = -1e30
         logits = logits - logits.detach().amax(-1, keepdim=True) if n else logits
     if k == n and mask is None:
         chosen = logits.gather(-1, ranking)

@@ -10,19 +10,21 @@ import torch
 from torch import Tensor
 
 from .. import _options
+from .._blur import laplace, logistic
 from . import _checks
 from .arrays import working
 from .losses import reduced
 from .metrics import discounts, gains, ideal_dcg
 from .ranking_losses import _differences, _lists
 from .relaxations.ordering import Ordered
+from .softness import temperature
 
 
 def listnet_loss(
     scores: Tensor,
     relevance: Tensor,
     *,
-    tau: float | Tensor = 1.0,
+    tau: _checks.Tau = 1.0,
     mask: Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
@@ -37,7 +39,7 @@ def listnet_loss(
     Args:
         scores: `(..., n)`. Larger ranks first.
         relevance: `(..., n)`, of any real dtype: here also its size counts.
-        tau: Temperature, positive: the unit of the scores.
+        tau: Temperature, positive, or a `Blur`: the unit of the scores.
         mask: `(..., n)` boolean, True where the item exists.
         reduction: `"mean"` or `"sum"` over lists, or `"none"`.
 
@@ -56,7 +58,7 @@ def listnet_loss(
     Reference: Cao et al. (2007). Time and memory: O(n).
     """
     scores, relevance, mask = _lists("listnet_loss", "scores", "relevance", scores, relevance, mask)
-    tau = _checks.positive_tau(tau, scores)
+    tau = temperature(_checks.positive_tau(tau, scores), scores, mask, of_blur=laplace)
     present = torch.ones_like(scores, dtype=torch.bool) if mask is None else mask
     dtype = working(scores.dtype)
     wanted = relevance.to(dtype)
@@ -75,7 +77,7 @@ def lambda_loss(
     scores: Tensor,
     relevance: Tensor,
     *,
-    tau: float | Tensor = 1.0,
+    tau: _checks.Tau = 1.0,
     k: int | None = None,
     mask: Tensor | None = None,
     reduction: str = "mean",
@@ -91,7 +93,7 @@ def lambda_loss(
     Args:
         scores: `(..., n)`. Larger ranks first; tied scores rank in the order of their indices.
         relevance: `(..., n)`, of any real dtype, not negative.
-        tau: Temperature, positive: the unit of the scores.
+        tau: Temperature, positive, or a `Blur`: the unit of the scores.
         k: How many of the first places count; None is all. Lists may be shorter.
         mask: `(..., n)` boolean, True where the item exists.
         reduction: `"mean"` or `"sum"` over lists, or `"none"`.
@@ -115,7 +117,7 @@ def lambda_loss(
     scores, relevance, mask = _lists("lambda_loss", "scores", "relevance", scores, relevance, mask)
     n, dtype = scores.shape[-1], working(scores.dtype)
     k = _options.cutoff(k, n)
-    cost = torch.nn.functional.softplus(-_differences(scores, tau, mask)) / _LOG2
+    cost = torch.nn.functional.softplus(-_differences(scores, tau, mask, logistic)) / _LOG2
     with torch.no_grad():
         worth = gains(relevance, mask, dtype)
         ideal = ideal_dcg(worth, k)[..., None, None]
@@ -137,7 +139,7 @@ def smooth_ap_loss(
     scores: Tensor,
     relevance: Tensor,
     *,
-    tau: float | Tensor,
+    tau: _checks.Tau,
     mask: Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
@@ -153,7 +155,7 @@ def smooth_ap_loss(
     Args:
         scores: `(..., n)`. Larger ranks first.
         relevance: `(..., n)`, of any real dtype. An item is relevant if this is above 0.
-        tau: Temperature, positive: a difference of scores that is to count as clear.
+        tau: Temperature, positive, or a `Blur`: a difference of scores that is clear.
         mask: `(..., n)` boolean, True where the item exists.
         reduction: `"mean"` or `"sum"` over lists, or `"none"`.
 
@@ -187,7 +189,7 @@ def recall_at_k_loss(
     relevance: Tensor,
     *,
     k: int | Sequence[int],
-    tau: float | Tensor,
+    tau: _checks.Tau,
     rank_tau: float = 1.0,
     mask: Tensor | None = None,
     reduction: str = "mean",
@@ -205,7 +207,7 @@ def recall_at_k_loss(
         scores: `(..., n)`. Larger ranks first.
         relevance: `(..., n)`, of any real dtype. An item is relevant if this is above 0.
         k: How many of the first places count; for several of them, the mean of their losses.
-        tau: Temperature of the ranks, positive: a difference of scores that is to count as clear.
+        tau: Temperature of the ranks, positive, or a `Blur`: a difference that is clear.
         rank_tau: Temperature of the end of the list, positive, in ranks.
         mask: `(..., n)` boolean, True where the item exists.
         reduction: `"mean"` or `"sum"` over lists, or `"none"`.
@@ -244,13 +246,13 @@ _LOG2 = 0.6931471805599453
 
 
 def _above(
-    scores: Tensor, relevance: Tensor, tau: float | Tensor, mask: Tensor | None
+    scores: Tensor, relevance: Tensor, tau: _checks.Tau, mask: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """How far item j ranks before item i, `[..., i, j]`, and which items are relevant."""
     present = torch.ones_like(scores, dtype=torch.bool) if mask is None else mask
     n = scores.shape[-1]
     other = ~torch.eye(n, dtype=torch.bool, device=scores.device) & present.unsqueeze(-2)
-    above = torch.sigmoid(-_differences(scores, tau, mask))
+    above = torch.sigmoid(-_differences(scores, tau, mask, logistic))
     return torch.where(other, above, 0.0), (relevance > 0) & present
 
 

@@ -10,9 +10,11 @@ from torch.distributions import Distribution, constraints, register_kl
 from torch.nn.functional import logsigmoid
 
 from .. import _options
+from .._blur import laplace
 from . import _checks
 from .gradients import straight_through
 from .noise import gumbel
+from .softness import temperature
 from .subset_sums import (
     NOTHING,
     branches,
@@ -161,7 +163,7 @@ class KSubset(Distribution):
         self,
         sample_shape: Any = torch.Size(),  # noqa: B008 - torch's own signature
         *,
-        tau: float | Tensor,
+        tau: _checks.Tau,
         generator: torch.Generator | None = None,
     ) -> Tensor:
         r"""Soft memberships: a Gumbel top-k whose threshold is blurred.
@@ -175,8 +177,8 @@ class KSubset(Distribution):
 
         Args:
             sample_shape: Of the draws.
-            tau: Temperature, positive: a number, or a tensor that broadcasts against the logits
-                with a last dimension of 1.
+            tau: Temperature, positive: a number, a `Blur`, or a tensor that broadcasts
+                against the logits with a last dimension of 1.
             generator: Source of randomness; the global one if None.
 
         Returns:
@@ -184,6 +186,7 @@ class KSubset(Distribution):
             the logits and in `tau`.
         """
         tau = _checks.positive_tau(tau, self.logits)
+        tau = temperature(tau, self.logits, None, of_blur=laplace)
         return _marginals(self._perturbed(sample_shape, generator) / tau, self.k, self.logits.dtype)
 
     def simple_sample(

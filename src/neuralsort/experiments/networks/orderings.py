@@ -1,7 +1,6 @@
 """From lists of items to relaxed permutations: the methods that the studies compare."""
 
 from collections.abc import Callable
-from functools import partial
 
 from torch import Tensor, nn
 
@@ -14,8 +13,16 @@ Network = Callable[[int], nn.Module]
 Cost = Callable[[ns.RelaxedPermutation], Tensor]
 """From permutations `(..., B, n, n)` to one cost per list, `(..., B)`."""
 
+Tau = float | ns.nn.Temperature
+"""A temperature, or one that is annealed or learned."""
+
 SAMPLES = 5
 """Of the stochastic methods, as in the paper."""
+
+
+def now(tau: Tau) -> float | Tensor:
+    """What a temperature is at this step."""
+    return tau() if isinstance(tau, ns.nn.Temperature) else tau
 
 
 class Ordering(nn.Module):
@@ -44,12 +51,10 @@ class ByScore(Ordering):
 
     any_length = True
 
-    def __init__(
-        self, network: Network, *, relax: Callable[..., ns.RelaxedPermutation], tau: float
-    ):
+    def __init__(self, network: Network, *, relax: Callable[..., ns.RelaxedPermutation], tau: Tau):
         super().__init__()
         self.network = network(1)
-        self.relax = partial(relax, tau=tau)
+        self.relax = relax
         self.tau = tau
 
     def scores(self, items: Tensor) -> Tensor:
@@ -57,7 +62,7 @@ class ByScore(Ordering):
         return self.network(items).squeeze(-1)
 
     def forward(self, items: Tensor) -> ns.RelaxedPermutation:
-        return self.relax(self.scores(items))
+        return self.relax(self.scores(items), tau=now(self.tau))
 
 
 class BySampledScore(ByScore):
@@ -68,7 +73,8 @@ class BySampledScore(ByScore):
 
     def averaged(self, value: Cost, items: Tensor) -> Tensor:
         scores = self.scores(items)
-        return ns.estimators.relaxed_expectation(value, scores, tau=self.tau, samples=SAMPLES)
+        tau = now(self.tau)
+        return ns.estimators.relaxed_expectation(value, scores, tau=tau, samples=SAMPLES)
 
 
 class ByScoreFunction(ByScore):
@@ -89,7 +95,7 @@ class ByScoreFunction(ByScore):
 class BySinkhorn(Ordering):
     """n outputs per item, stacked into a matrix that Sinkhorn makes doubly stochastic."""
 
-    def __init__(self, network: Network, *, n: int, tau: float) -> None:
+    def __init__(self, network: Network, *, n: int, tau: Tau) -> None:
         super().__init__()
         self.network = network(n)
         self.tau = tau
@@ -99,7 +105,7 @@ class BySinkhorn(Ordering):
         return self.network(items).mT
 
     def forward(self, items: Tensor) -> ns.RelaxedPermutation:
-        return ns.sinkhorn(self.logits(items), tau=self.tau)
+        return ns.sinkhorn(self.logits(items), tau=now(self.tau))
 
 
 class ByGumbelSinkhorn(BySinkhorn):
@@ -110,9 +116,7 @@ class ByGumbelSinkhorn(BySinkhorn):
 
     def averaged(self, value: Cost, items: Tensor) -> Tensor:
         logits = self.logits(items)
-        return value(ns.gumbel_sinkhorn(logits.expand(SAMPLES, *logits.shape), tau=self.tau)).mean(
-            0
-        )
+        return value(ns.gumbel_sinkhorn(logits, tau=now(self.tau), samples=SAMPLES)).mean(0)
 
 
 class ByRows(Ordering):
@@ -142,7 +146,7 @@ BY_MATRIX = ("vanilla", "sinkhorn", "gumbel_sinkhorn")
 """The methods that ask for n outputs per item instead of one, and are tied to lists of n."""
 
 
-def build(method: str, network: Network, *, n: int, tau: float) -> Ordering:
+def build(method: str, network: Network, *, n: int, tau: Tau) -> Ordering:
     """The ordering of that name.
 
     Args:
@@ -156,11 +160,11 @@ def build(method: str, network: Network, *, n: int, tau: float) -> Ordering:
 
 def _by_score(
     relax: Callable[..., ns.RelaxedPermutation], kind: type[ByScore] = ByScore
-) -> Callable[[Network, int, float], Ordering]:
+) -> Callable[[Network, int, Tau], Ordering]:
     return lambda network, n, tau: kind(network, relax=relax, tau=tau)
 
 
-METHODS: dict[str, Callable[[Network, int, float], Ordering]] = {
+METHODS: dict[str, Callable[[Network, int, Tau], Ordering]] = {
     "neuralsort": _by_score(ns.neuralsort),
     "stochastic_neuralsort": _by_score(ns.neuralsort, BySampledScore),
     "vanilla": lambda network, n, tau: ByRows(network, n=n),

@@ -6,7 +6,12 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from neuralsort.torch.nn import Temperature
+
 from ..training.plan import ConfigError, Plan
+
+ANNEALED = 4.0
+"""Annealing starts at so many times tau, and ends at one part in so many."""
 
 ELSEWHERE = ("data_dir", "run", "results", "checkpoint_seconds", "tensorboard", "device")
 """Options that say where things are, and change no number."""
@@ -24,6 +29,8 @@ class StudyConfig:
     """How it is trained."""
     tau: tuple[float, ...] = ()
     """Temperatures to try; the best on validation is tested. None given: the recipe's."""
+    temperature: Literal["fixed", "annealed", "learned"] = "fixed"
+    """Whether tau stays, falls from four times to a quarter of it, or is learned from there."""
     steps: int | None = None
     """Training steps. Not given: the recipe's."""
     batch: int | None = None
@@ -83,6 +90,19 @@ class StudyConfig:
         sizes = {name: getattr(self, name) for name in self.sizes}
         return {name: getattr(self, name) for name in names} | {"sizes": sizes}
 
+    @property
+    def tempering(self) -> dict[str, str]:
+        """What a line says of temperatures that do not stay; of others, nothing, as ever."""
+        return {} if self.temperature == "fixed" else {"temperature": self.temperature}
+
+    def tempered(self, tau: float, plan: Plan) -> float | Temperature:
+        """The temperature of a training that is to be had at `tau`."""
+        if self.temperature == "fixed":
+            return tau
+        if self.temperature == "learned":
+            return Temperature(tau, learnable=True)
+        return Temperature(ANNEALED * tau, end=tau / ANNEALED, steps=plan.steps)
+
     def adjusted(self, plan: Plan) -> Plan:
         """The recipe's plan, with what the options say instead."""
         plan = replace(plan, **self._given)
@@ -106,6 +126,7 @@ class StudyConfig:
         name = f"{study}-{self.data}-{self.method}-{first}-{self.recipe}-seed{self.seed}"
         changed = [f"{key}{value:g}" for key, value in self._given.items()]
         changed += ["-".join(["tau", *(f"{tau:g}" for tau in self.tau)])] if self.tau else []
+        changed += [self.temperature] if self.temperature != "fixed" else []
         return self.run or Path("runs") / "-".join([name, *changed])
 
     def command(self, study: str) -> str:

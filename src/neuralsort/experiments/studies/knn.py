@@ -13,6 +13,7 @@ from ..data.augmentation import Augmentation
 from ..data.images import Images, load_images
 from ..data.randomness import generator_for, seed_for
 from ..networks import embeddings
+from ..networks.orderings import Tau
 from ..training.plan import ConfigError, Plan
 from .config import StudyConfig
 from .intervals import wilson
@@ -180,7 +181,8 @@ class KNNStudy:
                 f"--k must be at most {most}, the candidates of a query in a batch of {plan.batch},"
                 f" got {config.k}."
             )
-        return ImageTask(self._model(config, splits["train"], tau), config, splits, plan.batch)
+        model = self._model(config, splits["train"], config.tempered(tau, plan))
+        return ImageTask(model, config, splits, plan.batch)
 
     def test(self, config: KNNConfig, model: Any, splits: dict[str, Images]) -> Tested:
         """Accuracy with the whole training set as the index; k and weights by validation."""
@@ -260,7 +262,7 @@ class KNNStudy:
     def _samples(self, config: KNNConfig) -> int | None:
         return SAMPLES[config.recipe] if config.method == "stochastic_neuralsort" else None
 
-    def _model(self, config: KNNConfig, train: Images, tau: float) -> nn.Module:
+    def _model(self, config: KNNConfig, train: Images, tau: Tau) -> nn.Module:
         _, channels, height, width = train.pixels.shape
         if config.method == "pixels":
             return Fixed(nn.Flatten())

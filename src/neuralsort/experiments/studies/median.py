@@ -188,7 +188,8 @@ class MedianStudy(ListStudy):
                 # One number per image is both what is sorted by and what is predicted.
                 reader, values = nn.Sequential(reader, values), nn.Identity()
                 network = Gain
-            ordering = orderings.build(config.method, network, n=config.n, tau=tau)
+            tempered = config.tempered(tau, plan)
+            ordering = orderings.build(config.method, network, n=config.n, tau=tempered)
             predictor = SortedMedian(ordering, values)
         model = MedianModel(reader, predictor, config.places, config.jittered_places)
         return MedianTask(model, config, splits, plan)

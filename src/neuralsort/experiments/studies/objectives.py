@@ -9,6 +9,7 @@ import neuralsort.torch as ns
 
 from ..data.augmentation import Augmentation
 from ..data.images import CLASSES
+from ..networks.orderings import Tau
 
 
 class NeighbourLoss(nn.Module):
@@ -31,7 +32,7 @@ class NeighbourLoss(nn.Module):
         network: nn.Module,
         *,
         k: int,
-        tau: float,
+        tau: Tau,
         samples: int | None,
         augment: Augmentation,
         halves: bool,

@@ -19,6 +19,7 @@ from neuralsort.torch import metrics
 
 from ..data.letor import FEATURES, FOLDS, Queries, load_fold
 from ..data.randomness import generator_for
+from ..networks.orderings import Tau, now
 from ..training.plan import ConfigError, Plan
 from .config import StudyConfig
 from .intervals import bootstrap
@@ -26,7 +27,7 @@ from .study import Tested
 
 SELECTED_BY = "ndcg@10"
 
-Loss = Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]
+Loss = Callable[[Tensor, Tensor, Tensor, Tensor, float | Tensor], Tensor]
 """`loss(scores, relevance, order, mask, tau)`: `order` breaks ties of relevance at random."""
 
 
@@ -127,7 +128,7 @@ class Scorer(nn.Module):
         tau: Temperature.
     """
 
-    def __init__(self, loss: Loss, tau: float) -> None:
+    def __init__(self, loss: Loss, tau: Tau) -> None:
         super().__init__()
         self.loss, self.tau = loss, tau
 
@@ -139,7 +140,7 @@ class Scorer(nn.Module):
 
     def forward(self, features: Tensor, relevance: Tensor, order: Tensor, mask: Tensor) -> Tensor:
         """`(B, n, FEATURES), (B, n), (B, n), (B, n) -> ()`."""
-        return self.loss(self.layers(features), relevance, order, mask, self.tau)
+        return self.loss(self.layers(features), relevance, order, mask, now(self.tau))
 
     def scores(self, queries: Queries) -> Tensor:
         """`(queries, longest)`."""
@@ -296,7 +297,7 @@ class RankStudy:
         if config.method == "lambdamart":
             model = LambdaMART(config.seed, splits["train"], splits["validation"])
         else:
-            model = Scorer(LOSSES[config.method], tau)
+            model = Scorer(LOSSES[config.method], config.tempered(tau, plan))
         return RankTask(model, config, splits, plan.batch)
 
     def test(self, config: RankConfig, model: Any, splits: dict[str, Queries]) -> Tested:

@@ -113,6 +113,7 @@ def _run(
             "parameters": sum(one.numel() for one in model.parameters()),
             "processes": fabric.world_size,
         }
+        | config.tempering
         | study.facts(config),
         trials=[{"tau": trial.tau, "history": trial.state.history} for trial in trials]
         + [{"tau": tau, "history": [], "diverged": str(error)} for tau, error in lost.items()],
@@ -156,6 +157,7 @@ def evaluate(
     try:
         names = [name for name in config.identity if name != "sizes"]
         config = replace(config, **line.sizes, **{name: getattr(line, name) for name in names})
+        config = replace(config, temperature=line.config.get("temperature", "fixed"))
         torch.set_num_threads(line.plan.get("threads", 1))
         splits = study.load(config)
         plan = Plan(**line.plan)
@@ -219,7 +221,7 @@ def _train(
         seed=config.seed,
         folder=folder,
         fabric=fabric,
-        identity=config.identity | {"tau": tau},
+        identity=config.identity | {"tau": tau} | config.tempering,
         checkpoint_seconds=config.checkpoint_seconds,
         log_folder=folder / "tensorboard" if config.tensorboard else None,
         sitting=now,
@@ -269,8 +271,10 @@ def _finished(
     except checkpoint.CheckpointError:
         return None
     asked = config.identity | {"study": study.name, "plan": asdict(plan), "taus": list(taus)}
+    asked["temperature"] = config.temperature
     found = {name: getattr(line, name) for name in (*config.identity, "study", "plan")}
     found["taus"] = line.config["taus"]
+    found["temperature"] = line.config.get("temperature", "fixed")
     if found != asked:
         raise checkpoint.CheckpointError(
             f"{folder} holds another run: {differences(found, asked)}. "

@@ -130,7 +130,8 @@ class SortStudy(ListStudy):
     ) -> SortTask:
         """What is trained at one temperature."""
         reader, network = config.networks(splits["train"])
-        ordering = orderings.build(config.method, network, n=config.n, tau=tau)
+        tempered = config.tempered(tau, plan)
+        ordering = orderings.build(config.method, network, n=config.n, tau=tempered)
         model = SortModel(
             reader,
             ordering,

@@ -17,6 +17,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from neuralsort.runtime.progress import TrainingProgress
+from neuralsort.torch.nn import Temperature
 
 from ..data.randomness import seed_for
 from . import checkpoint
@@ -145,6 +146,7 @@ class Trainer:
         self.identity = identity | {"plan": asdict(plan), "processes": fabric.world_size}
         self.checkpoint_seconds = checkpoint_seconds
         self.model = task.model
+        self.temperatures = [one for one in self.model.modules() if isinstance(one, Temperature)]
         self.wrapped, self.optimizer = fabric.setup(
             self.model, plan.make_optimizer(self.model.parameters())
         )
@@ -220,6 +222,8 @@ class Trainer:
                 f"{norm}. Lower --lr, or raise --tau."
             )
         self.optimizer.step()
+        for temperature in self.temperatures:
+            temperature.step()
         self._follow()
         self.state.step += 1
         return value
@@ -255,6 +259,8 @@ class Trainer:
             metrics = self.fabric.broadcast(self.task.validate(self.average))
         entry = {"step": self.state.step, "seconds": round(self.state.seconds, 1), "loss": loss}
         entry |= metrics | {"log_variance": self._log_variance()}
+        if self.temperatures:
+            entry["tau"] = self.temperatures[0]().item()
         self.state.history.append(entry)
         sign = 1 if self.task.larger_is_better else -1
         if (

@@ -26,10 +26,13 @@ import numpy as np
 from jax import Array, lax
 
 from ... import _options
+from ..._blur import Blur
+from .. import _checks
 from ..arrays import inverse, put, take_rows, working
 from ..gradients import straight_through
 from ..permutation import HardPermutation, RelaxedPermutation
 from ..pytrees import pytree
+from ..softness import looked_for
 from .layers import Layers, bitonic, next_power, odd_even
 from .ordering import descending, order
 from .scored import ScorePermutation, relaxed
@@ -57,7 +60,7 @@ TAILS = {
 def sorting_network(
     scores: Array,
     *,
-    tau: float | Array = 0.1,
+    tau: _checks.Tau = 0.1,
     kind: str = "odd_even",
     swap: str = "cauchy",
     mask: Array | None = None,
@@ -81,8 +84,8 @@ def sorting_network(
 
     Args:
         scores: `(..., n)`. Values to sort; leading dimensions are batch, n is any number.
-        tau: Temperature, a number or an array that broadcasts against `scores` with a last
-            dimension of 1; it may have gradients. Its inverse is known as steepness; 0 is the
+        tau: Temperature: a number, a `Blur`, or an array that broadcasts against `scores` with a
+            last dimension of 1; it may have gradients. Its inverse is known as steepness; 0 is the
             hard permutation.
         kind: `"odd_even"`, n layers of neighbours, or `"bitonic"`, O(log^2 n) layers.
         swap: `"logistic"`, `"cauchy"`, `"reciprocal"`, `"optimal"` or `"error_free"`. With the
@@ -110,16 +113,24 @@ def sorting_network(
     _options.choice("kind", kind, KINDS)
     _options.choice("swap", swap, TAILS)
 
+    ranks = tau.ranks if isinstance(tau, Blur) else None
+
     def make(scores: Array, tau: Array, mask: Array | None) -> RelaxedPermutation:
         n = scores.shape[-1]
         if not n:
             return HardPermutation(descending(scores, mask), n, scores.dtype)
         exact = swap == "error_free"
         network = Network(kind == "bitonic", "optimal" if exact else swap, exact)
-        P = NetworkPermutation(network, scores, tau, mask, n)
-        return P.straight_through() if exact else P
 
-    return relaxed("sorting_network", make, scores, tau, mask)
+        def at(scores: Array, tau: Array) -> RelaxedPermutation:
+            return NetworkPermutation(network, scores, tau, mask, n)
+
+        if ranks is not None:
+            fixed = lax.stop_gradient(scores)
+            tau = looked_for(ranks, tau, lambda tau: at(fixed, tau).entropy(), mask)
+        return at(scores, tau).straight_through() if exact else at(scores, tau)
+
+    return relaxed("sorting_network", make, scores, tau, mask, of_blur=lambda ranks: ranks / 8)
 
 
 # -- wires ----------------------------------------------------------------------------------------

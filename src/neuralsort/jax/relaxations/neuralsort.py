@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from .. import _checks
 from ..permutation import RelaxedPermutation
 from .engine.blocks import cut, per_item
 from .ordering import Ordered, linked, tie_groups
@@ -19,7 +20,7 @@ FAR = 1e30
 def neuralsort(
     scores: Array,
     *,
-    tau: float | Array = 1.0,
+    tau: _checks.Tau = 1.0,
     mask: Array | None = None,
     bandwidth: int | None = None,
 ) -> RelaxedPermutation:
@@ -34,8 +35,9 @@ def neuralsort(
 
     Args:
         scores: `(..., n)`. Values to sort; leading dimensions are batch.
-        tau: Temperature, a number or an array that broadcasts against `scores` with a last
-            dimension of 1; it may have gradients. Smaller is harder; 0 is the hard permutation.
+        tau: Temperature: a number, a `Blur`, or an array that broadcasts against `scores` with a
+            last dimension of 1; it may have gradients. Smaller is harder; 0 is the hard
+            permutation.
         mask: `(..., n)` boolean, True where the item exists. Absent items take no part; the last
             rows place them in index order.
         bandwidth: Ranks to either side beyond which rows of long lists are expected to hold no

@@ -40,7 +40,7 @@ def order(scores: Array, tau: Array, mask: Array | None) -> Ordered:
     values = jnp.take_along_axis(scores.astype(working(scores.dtype)), perm, -1)
     fixed = lax.stop_gradient(values)
     endless = jnp.isinf(fixed)
-    hard = lax.stop_gradient(tau) == 0
+    hard, known = lax.stop_gradient(tau) == 0, lax.stop_gradient(tau) >= 0
     wall = (fixed[..., 1:] != fixed[..., :-1]) & (endless[..., 1:] | endless[..., :-1]) | hard
     absent = jnp.zeros(scores.shape, bool)
     if mask is not None:
@@ -48,7 +48,7 @@ def order(scores: Array, tau: Array, mask: Array | None) -> Ordered:
         wall = wall | absent[..., 1:]
     wall = jnp.broadcast_to(wall, (*scores.shape[:-1], max(scores.shape[-1] - 1, 0)))
     room = jnp.cumsum(jnp.pad(wall, [*[(0, 0)] * (wall.ndim - 1), (1, 0)]), -1)
-    spoilt = (jnp.isnan(fixed) & ~absent).any(-1, keepdims=True)
+    spoilt = (jnp.isnan(fixed) & ~absent).any(-1, keepdims=True) | ~known
     # Compiled exponentials may lose a NaN: none goes in, and results are spoilt at the end. Its
     # gradient does go through.
     values = straight_through(jnp.where(spoilt, 0.0, fixed), values)
@@ -56,7 +56,7 @@ def order(scores: Array, tau: Array, mask: Array | None) -> Ordered:
         values=jnp.where(endless | absent, 0.0, values),
         perm=perm,
         room=room[..., : scores.shape[-1]],
-        tau=jnp.where(hard, 1.0, tau),
+        tau=jnp.where(hard | ~known, 1.0, tau),
         poison=jnp.where(spoilt, jnp.nan, 1.0).astype(values.dtype),
     )
 

@@ -1,6 +1,7 @@
 """Relaxed permutations of scores: dense for short lists, matrix-free for long ones."""
 
 import functools
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import jax
@@ -8,10 +9,12 @@ import jax.numpy as jnp
 from jax import Array
 
 from ... import _options
+from ..._blur import gaussian
 from .. import _checks
 from ..arrays import entries, inverse, matmul, take_rows, working
 from ..permutation import HardPermutation, RelaxedPermutation
 from ..pytrees import pytree
+from ..softness import temperature
 from .engine.blocks import Kernel, Plan, Sweep, normalised, weighted_mean
 from .ordering import Ordered, descending, order
 
@@ -30,12 +33,19 @@ class Make(Protocol):
 
 
 def relaxed(
-    name: str, make: Make, scores: Array, tau: float | Array, mask: Array | None
+    name: str,
+    make: Make,
+    scores: Array,
+    tau: _checks.Tau,
+    mask: Array | None,
+    *,
+    of_blur: Callable[[float], float] = gaussian,
+    power: float = 1.0,
 ) -> RelaxedPermutation:
     """Checks scores, temperature and mask, and makes the operator."""
     scores = _checks.scores(f"{name}(scores)", scores)
-    tau = _checks.tau(tau, scores)
     mask = _checks.mask(mask, scores.shape)
+    tau = temperature(tau, scores, mask, of_blur=of_blur, power=power)
     if not isinstance(tau, Array) and tau == 0:
         return HardPermutation(descending(scores, mask), scores.shape[-1], scores.dtype)
     lists = (*scores.shape[:-1], 1)  # every leaf has the batch in front, as vmap expects
@@ -72,9 +82,10 @@ def relaxed_by(
     name: str,
     kernel: Kernel,
     scores: Array,
-    tau: float | Array,
+    tau: _checks.Tau,
     mask: Array | None,
     bandwidth: int | None,
+    **of_tau: Any,
 ) -> RelaxedPermutation:
     """The relaxed permutation whose weights a kernel makes."""
     _checks.static(bandwidth=bandwidth)
@@ -84,7 +95,7 @@ def relaxed_by(
         rows = scores.shape[-1]
         return KernelPermutation(name, kernel, scores, tau, mask, rows, bandwidth)
 
-    return relaxed(name, make, scores, tau, mask)
+    return relaxed(name, make, scores, tau, mask, **of_tau)
 
 
 @pytree("_scores", "_tau", "_mask", static=("_name", "_kernel", "_rows", "_bandwidth"))

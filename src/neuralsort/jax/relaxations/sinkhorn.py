@@ -14,12 +14,14 @@ from jax import Array, lax
 from jax.scipy.special import logsumexp
 
 from ... import _options
+from ..._blur import Blur
 from .. import _checks
-from ..arrays import entries, inverse, take_rows, working
+from ..arrays import entries, inverse, spoilt_unless, take_rows, working
 from ..gradients import straight_through
 from ..noise import gumbel
 from ..permutation import HardPermutation, RelaxedPermutation
 from ..pytrees import pytree
+from ..softness import looked_for, spoilt_if_negative
 from .engine.blocks import weighted_mean
 from .neuralsort import NeuralSortKernel
 from .ordering import order
@@ -29,7 +31,7 @@ from .scored import falls, relaxed
 def sinkhorn(
     logits: Array,
     *,
-    tau: float | Array = 1.0,
+    tau: _checks.Tau = 1.0,
     iterations: int = 20,
     tolerance: float | None = None,
     mask: Array | None = None,
@@ -47,8 +49,8 @@ def sinkhorn(
     Args:
         logits: `(..., n, n)`. How much position `i`, a row, likes item `j`, a column; `-inf`
             forbids it.
-        tau: Temperature, a number or a positive array with one temperature per matrix, shape
-            `(..., 1)`; it may have gradients. 0 is the hard assignment.
+        tau: Temperature: a number, a `Blur`, or a positive array with one temperature per matrix,
+            shape `(..., 1)`; it may have gradients. 0 is the hard assignment.
         iterations: How often rows and columns are normalised, at most.
         tolerance: Stop once the logarithms of all column sums in the batch are this small; None
             for a fixed number of iterations.
@@ -81,9 +83,10 @@ def gumbel_sinkhorn(
     logits: Array,
     *,
     key: Array,
-    tau: float | Array = 1.0,
+    tau: _checks.Tau = 1.0,
     iterations: int = 20,
     tolerance: float | None = None,
+    samples: int | None = None,
     mask: Array | None = None,
 ) -> RelaxedPermutation:
     r"""Draws a relaxed permutation: `sinkhorn` of perturbed logits.
@@ -94,16 +97,16 @@ def gumbel_sinkhorn(
     `tau`, is the assignment of largest total to the perturbed logits.
 
     Args:
-        logits: `(..., n, n)`. How much position `i` likes item `j`. For several draws from one
-            matrix, broadcast it.
+        logits: `(..., n, n)`. How much position `i` likes item `j`.
         key: Source of randomness.
         tau: Temperature, as in `sinkhorn`; it does not scale the noise.
         iterations: How often rows and columns are normalised, at most.
         tolerance: Stop once the logarithms of all column sums are this small, or None.
-        mask: `(..., n)` boolean, True where the item exists.
+        samples: How many to draw for each matrix, in a dimension in front; None for one without.
+        mask: `(..., n)` boolean, True where the item exists, as in `sinkhorn`.
 
     Returns:
-        The relaxed permutation `(..., n, n)`.
+        The relaxed permutation `(..., n, n)`, or `(samples, ..., n, n)`.
 
     Raises:
         TypeError: If `logits` is not floating point, or `mask` not boolean.
@@ -111,13 +114,16 @@ def gumbel_sinkhorn(
             not fit.
 
     Example:
-        >>> P = gumbel_sinkhorn(jnp.zeros((5, 3, 3)), tau=0.1, key=jax.random.key(0))
+        >>> P = gumbel_sinkhorn(jnp.zeros((3, 3)), tau=0.1, samples=5, key=jax.random.key(0))
         >>> P.permutation().shape
         (5, 3)
 
     Reference: Mena et al. (2018), section 4. Time and memory: those of `sinkhorn`.
     """
     logits = _checks.logits("gumbel_sinkhorn(logits)", logits)
+    if samples is not None:
+        _checks.static(samples=samples)
+        logits = jnp.broadcast_to(logits, (_options.samples(samples), *logits.shape))
     noise = gumbel(key, logits.shape, working(logits.dtype))
     return _assign(logits, noise, tau, iterations, tolerance, mask)
 
@@ -125,7 +131,7 @@ def gumbel_sinkhorn(
 def sinkhorn_sort(
     scores: Array,
     *,
-    tau: float | Array = 1.0,
+    tau: _checks.Tau = 1.0,
     iterations: int = 20,
     tolerance: float | None = None,
     mask: Array | None = None,
@@ -143,8 +149,9 @@ def sinkhorn_sort(
 
     Args:
         scores: `(..., n)`. Values to sort; leading dimensions are batch.
-        tau: Temperature, a number or an array that broadcasts against `scores` with a last
-            dimension of 1; it may have gradients. Smaller is harder; 0 is the hard permutation.
+        tau: Temperature: a number, a `Blur`, or an array that broadcasts against `scores` with a
+            last dimension of 1; it may have gradients. Smaller is harder; 0 is the hard
+            permutation.
         iterations: How often rows and columns are normalised, at most.
         tolerance: Stop once the logarithms of all column sums in the batch are this small; None
             for a fixed number of iterations.
@@ -190,7 +197,7 @@ def _repetitions(iterations: int, tolerance: float | None) -> tuple[int, float |
 def _assign(
     logits: Array,
     noise: Array,
-    tau: float | Array,
+    tau: _checks.Tau,
     iterations: int,
     tolerance: float | None,
     mask: Array | None,
@@ -207,10 +214,35 @@ def _assign(
         lowest = jnp.finfo(scaled.dtype).min / (n + 1)  # so that a sum of them is a number
         hard = RelaxedPermutation(jnp.maximum(lax.stop_gradient(scaled), lowest)).permutation()
         return HardPermutation(hard, n, logits.dtype)
-    forbidden = scaled == -jnp.inf  # at every temperature
-    tau = tau.astype(scaled.dtype)[..., None] if isinstance(tau, Array) else tau
-    scaled = jnp.where(forbidden, -jnp.inf, jnp.where(forbidden, 0.0, scaled) / tau)
-    return LogPermutation(_balanced(scaled, iterations, tolerance), logits.dtype)
+    if isinstance(tau, Blur):
+        tau = _at_blur(tau.ranks, lax.stop_gradient(scaled), mask)
+    tau = spoilt_if_negative(tau)
+    log = _balanced(_over(scaled, tau), iterations, tolerance)
+    if isinstance(tau, Array):  # compiled logarithms may lose a NaN
+        log = log * spoilt_unless(tau >= 0)[..., None].astype(log.dtype)
+    return LogPermutation(log, logits.dtype)
+
+
+def _over(logits: Array, tau: float | Array) -> Array:
+    """Logits over the temperature; what is forbidden is so at every temperature."""
+    forbidden = logits == -jnp.inf
+    tau = tau.astype(logits.dtype)[..., None] if isinstance(tau, Array) and tau.ndim else tau
+    return jnp.where(forbidden, -jnp.inf, jnp.where(forbidden, 0.0, logits) / tau)
+
+
+def _at_blur(ranks: float, logits: Array, mask: Array | None) -> Array:
+    """The temperature at which rows, before columns are balanced, share places as at that blur."""
+    if not logits.size:
+        return jnp.ones((*logits.shape[:-2], 1), logits.dtype)
+    spread = logits.max(-1, keepdims=True) - jnp.where(jnp.isinf(logits), jnp.nan, logits)
+    guess = jnp.nanmean(jnp.nanmean(spread, -1), -1, keepdims=True)  # (..., 1)
+    guess = jnp.where(guess == 0, 1.0, guess)  # where all are alike, whatever it is
+
+    def entropy(tau: Array) -> Array:
+        log = jax.nn.log_softmax(_over(logits, tau), -1)
+        return -(jnp.exp(log) * jnp.where(jnp.isinf(log), 0.0, log)).sum(-1)
+
+    return looked_for(ranks, guess, entropy, mask)
 
 
 def _beside_absent(logits: Array, mask: Array) -> Array:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ... import _options
+from ..._blur import gaussian, laplace
 from .. import _checks
 from ..gradients import straight_through
 from ..permutation import RelaxedPermutation
@@ -21,7 +22,7 @@ FAR = 1e15
 def softsort(
     scores: Array,
     *,
-    tau: float | Array = 1.0,
+    tau: _checks.Tau = 1.0,
     power: float = 1.0,
     mask: Array | None = None,
     bandwidth: int | None = None,
@@ -36,8 +37,8 @@ def softsort(
 
     Args:
         scores: `(..., n)`. Values to sort; leading dimensions are batch.
-        tau: Temperature, a number or an array that broadcasts against `scores` with a last
-            dimension of 1; it may have gradients. It has the unit of `scores` to the power
+        tau: Temperature: a number, a `Blur`, or an array that broadcasts against `scores` with a
+            last dimension of 1; it may have gradients. It has the unit of `scores` to the power
             `power`; 0 is the hard permutation.
         power: 1 for absolute distances, 2 for squared ones.
         mask: `(..., n)` boolean, True where the item exists. Absent items take no part; the last
@@ -62,8 +63,12 @@ def softsort(
     Memory: O(n^2) up to 1024 items, then O(n) for any data.
     """
     _checks.static(power=power)
-    kernel = SoftSortKernel(_options.power(power))
-    return relaxed_by("softsort", kernel, scores, tau, mask, bandwidth)
+    power = _options.power(power)
+    of_blur = laplace if power == 1 else gaussian
+    kernel = SoftSortKernel(power)
+    return relaxed_by(
+        "softsort", kernel, scores, tau, mask, bandwidth, of_blur=of_blur, power=power
+    )
 
 
 class Columns(NamedTuple):

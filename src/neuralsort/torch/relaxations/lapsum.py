@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ..._blur import between
 from .. import _checks
 from ..gradients import straight_through
 from ..permutation import RelaxedPermutation
+from ..softness import temperature
 from .engine.recurrence import recurrence
 from .ordering import WALL, Ordered
 from .scored import LazyKernel, relaxed
@@ -24,7 +26,7 @@ NONE = 1e-100
 
 
 def lapsum(
-    scores: Tensor, *, tau: float | Tensor = 1.0, mask: Tensor | None = None
+    scores: Tensor, *, tau: _checks.Tau = 1.0, mask: Tensor | None = None
 ) -> RelaxedPermutation:
     r"""Relaxes the permutation that sorts `scores` in descending order, by sums of Laplace cdfs.
 
@@ -37,8 +39,9 @@ def lapsum(
 
     Args:
         scores: `(..., n)`. Values to sort; leading dimensions are batch.
-        tau: Temperature, a number or a tensor that broadcasts against `scores` with a last
-            dimension of 1; it may require gradients. Smaller is harder; 0 is the hard permutation.
+        tau: Temperature: a number, a `Blur`, or a tensor that broadcasts against `scores` with a
+            last dimension of 1; it may require gradients. Smaller is harder; 0 is the hard
+            permutation.
         mask: `(..., n)` boolean, True where the item exists. Absent items take no part; the last
             rows place them in index order.
 
@@ -58,8 +61,8 @@ def lapsum(
     then O(n log n) time and O(n) memory; `entropy()` always takes the matrix.
     """
     scores = _checks.scores("lapsum(scores)", scores)
-    tau = _checks.tau(tau, scores)
     mask = _checks.mask(mask, scores)
+    tau = temperature(tau, scores, mask, of_blur=between)
     return relaxed(LapSumKernel(), scores, tau, mask)
 
 

@@ -18,11 +18,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ... import _options
+from ..._blur import Blur
 from .. import _checks
 from ..arrays import matmul, working
 from ..gradients import straight_through
 from ..permutation import RelaxedPermutation
 from ..pytrees import pytree
+from ..softness import looked_for, temperature
 from .layers import bitonic, mix, next_power, odd_even
 from .on_host import lacks_float64, on_host
 from .ordering import Ordered
@@ -61,7 +63,7 @@ ENDLESS, FAR = 1e290, 1e300
 def sorting_network(
     scores: Tensor,
     *,
-    tau: float | Tensor = 0.1,
+    tau: _checks.Tau = 0.1,
     kind: str = "odd_even",
     swap: str = "cauchy",
     mask: Tensor | None = None,
@@ -85,9 +87,9 @@ def sorting_network(
 
     Args:
         scores: `(..., n)`. Values to sort; leading dimensions are batch, n is any number.
-        tau: Temperature, a number or a tensor that broadcasts against `scores` with a last
-            dimension of 1; it may require gradients. Its inverse is known as steepness; 0 is the
-            hard permutation.
+        tau: Temperature: a number, a `Blur`, or a tensor that broadcasts against `scores` with a
+            last dimension of 1; it may require gradients. Its inverse is known as steepness; 0 is
+            the hard permutation.
         kind: `"odd_even"`, n layers of neighbours, or `"bitonic"`, O(log^2 n) layers.
         swap: `"logistic"`, `"cauchy"`, `"reciprocal"`, `"optimal"` or `"error_free"`. With the
             middle three, no sorted value falls when a score rises; with the first it may.
@@ -112,23 +114,29 @@ def sorting_network(
     Memory: O(n) per layer and column.
     """
     scores = _checks.scores("sorting_network(scores)", scores)
-    tau = _checks.tau(tau, scores)
     _options.choice("kind", kind, KINDS)
     _options.choice("swap", swap, TAILS)
     mask = _checks.mask(mask, scores)
-    if (hard := unrelaxed(scores, tau, mask)) is not None:
-        return hard
+    ranks = tau.ranks if isinstance(tau, Blur) else None
+    tau = temperature(tau, scores, mask, of_blur=lambda ranks: ranks / 8)
+
+    exact = swap == "error_free"
+    network, soft = (ErrorFreeNetwork, "optimal") if exact else (Network, swap)
 
     def make(scores: Tensor, tau: float | Tensor, mask: Tensor | None) -> RelaxedPermutation:
         ordered = Ordered(scores, tau, mask)
-        if swap != "error_free":
-            return NetworkPermutation(Network(kind, swap, ordered), ordered, scores.dtype)
-        network = ErrorFreeNetwork(kind, "optimal", ordered)
-        return NetworkPermutation(network, ordered, scores.dtype).straight_through()
+        return NetworkPermutation(network(kind, soft, ordered), ordered, scores.dtype)
 
-    if lacks_float64(scores.device):
-        return on_host(make, scores.device, scores, tau, mask)
-    return make(scores, tau, mask)
+    def at(tau: float | Tensor) -> RelaxedPermutation:
+        if lacks_float64(scores.device):
+            return on_host(make, scores.device, scores, tau, mask)
+        return make(scores, tau, mask)
+
+    if (hard := unrelaxed(scores, tau, mask)) is not None:
+        return hard
+    if ranks is not None and isinstance(tau, Tensor):
+        tau = looked_for(ranks, tau, lambda tau: at(tau).entropy(), mask)
+    return at(tau).straight_through() if exact else at(tau)
 
 
 class Network(Kernel):
@@ -242,7 +250,13 @@ class Network(Kernel):
         x = x / unit
         for at in layers:
             x = step(x, at)
-        return x * unit
+        return self._alone(x * unit)
+
+    def _alone(self, x: Tensor) -> Tensor:
+        """Spoils what passes no layer, `(..., 1, d)`, where the temperature is none."""
+        if self.layers or not self.ordered.tempered:
+            return x
+        return x + self.ordered.poison().unsqueeze(-1).to(x.dtype)
 
     def _forth(self, x: Tensor, at: int) -> Tensor:
         return mix(x, self.shares()[at], self.layers[at])
@@ -283,7 +297,7 @@ class Network(Kernel):
             skip = spare if 2 * size == self.width else 0
             left, right = merge[..., skip:, :].split(size, -1)
             runs = torch.cat([matmul(left, upper[..., skip:]), matmul(right, lower)], -1)
-        return runs.squeeze(-3)
+        return self._alone(runs.squeeze(-3))
 
 
 class ErrorFreeNetwork(Network):

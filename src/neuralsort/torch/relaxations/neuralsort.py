@@ -7,6 +7,7 @@ from torch.nn.functional import pad
 from .. import _checks
 from ..gradients import straight_through
 from ..permutation import RelaxedPermutation
+from ..softness import temperature
 from .engine.bands import REACH, Bands, Sums, outward
 from .engine.between import all_falls, fall_between
 from .engine.blocks import Block, LogitGradient
@@ -22,7 +23,7 @@ HIDDEN = 1e20
 
 
 def neuralsort(
-    scores: Tensor, *, tau: float | Tensor = 1.0, mask: Tensor | None = None
+    scores: Tensor, *, tau: _checks.Tau = 1.0, mask: Tensor | None = None
 ) -> RelaxedPermutation:
     r"""Relaxes the permutation that sorts `scores` in descending order.
 
@@ -38,8 +39,9 @@ def neuralsort(
 
     Args:
         scores: `(..., n)`. Values to sort; leading dimensions are batch.
-        tau: Temperature, a number or a tensor that broadcasts against `scores` with a last
-            dimension of 1; it may require gradients. Smaller is harder; 0 is the hard permutation.
+        tau: Temperature: a number, a `Blur`, or a tensor that broadcasts against `scores` with a
+            last dimension of 1; it may require gradients. Smaller is harder; 0 is the hard
+            permutation.
         mask: `(..., n)` boolean, True where the item exists. Absent items take no part; the last
             rows place them in index order.
 
@@ -63,8 +65,8 @@ def neuralsort(
     O(n log n) time and O(n) memory.
     """
     scores = _checks.scores("neuralsort(scores)", scores)
-    tau = _checks.tau(tau, scores)
     mask = _checks.mask(mask, scores)
+    tau = temperature(tau, scores, mask)
     return relaxed(NeuralSortKernel(), scores, tau, mask)
 
 

@@ -25,7 +25,10 @@ def neuralsort_matrix(ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor
         return _pairwise(ordered, dtype, rows)
     unit, gaps = ordered.unit(), ordered.gaps
     unit = gaps.new_zeros(()) if unit is None else unit
-    return _apply_sorted(ordered.linked(), unit, gaps, ordered.perm, dtype, rows)
+    matrix = _apply_sorted(ordered.linked(), unit, gaps, ordered.perm, dtype, rows)
+    if ordered.n > 1 or not ordered.tempered:
+        return matrix
+    return matrix + ordered.poison().unsqueeze(-1).to(dtype)  # no gap tells a lone item
 
 
 def _apply_sorted(*args: Any) -> Tensor:

@@ -148,6 +148,8 @@ class Ordered:
             gaps = gaps.masked_fill(absent[..., 1:], torch.inf)
         if self.n:
             gaps = pad(gaps, (0, 1), value=torch.inf)
+        if isinstance(self.tau, Tensor):  # a temperature that is none spoils its whole list
+            gaps = torch.where(self.tau.detach().isnan(), torch.nan, gaps)
         return values, perm, gaps
 
     def expand(self, batch: torch.Size) -> "Ordered":

@@ -14,12 +14,14 @@ import torch
 from torch import Tensor
 
 from ... import _options
+from ..._blur import Blur
 from .. import _checks
 from ..arrays import inferring, working
 from ..hardening import harden
 from ..noise import gumbel
 from ..permutation import DensePermutation, HardPermutation, RelaxedPermutation
 from ..pytrees import pytree
+from ..softness import looked_for, spoilt_if_negative, temperature
 from .neuralsort import NeuralSortKernel
 from .ordering import Ordered
 from .scored import Kernel, ScorePermutation, unrelaxed
@@ -28,7 +30,7 @@ from .scored import Kernel, ScorePermutation, unrelaxed
 def sinkhorn(
     logits: Tensor,
     *,
-    tau: float | Tensor = 1.0,
+    tau: _checks.Tau = 1.0,
     iterations: int = 20,
     tolerance: float | None = None,
     mask: Tensor | None = None,
@@ -46,8 +48,8 @@ def sinkhorn(
     Args:
         logits: `(..., n, n)`. How much position `i`, a row, likes item `j`, a column; `-inf`
             forbids it.
-        tau: Temperature, a number or a positive tensor with one temperature per matrix, shape
-            `(..., 1)`; it may require gradients. 0 is the hard assignment.
+        tau: Temperature: a number, a `Blur`, or a positive tensor with one temperature per matrix,
+            shape `(..., 1)`; it may require gradients. 0 is the hard assignment.
         iterations: How often rows and columns are normalised, at most.
         tolerance: Stop once the logarithms of all column sums in the batch are this small; None
             for a fixed number of iterations.
@@ -79,9 +81,10 @@ def sinkhorn(
 def gumbel_sinkhorn(
     logits: Tensor,
     *,
-    tau: float | Tensor = 1.0,
+    tau: _checks.Tau = 1.0,
     iterations: int = 20,
     tolerance: float | None = None,
+    samples: int | None = None,
     mask: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> RelaxedPermutation:
@@ -93,31 +96,33 @@ def gumbel_sinkhorn(
     `tau`, is the assignment of largest total to the perturbed logits.
 
     Args:
-        logits: `(..., n, n)`. How much position `i` likes item `j`. For several draws from one
-            matrix, expand it.
+        logits: `(..., n, n)`. How much position `i` likes item `j`.
         tau: Temperature, as in `sinkhorn`; it does not scale the noise.
         iterations: How often rows and columns are normalised, at most.
         tolerance: Stop once the logarithms of all column sums are this small, or None.
-        mask: `(..., n)` boolean, True where the item exists.
+        samples: How many to draw for each matrix, in a dimension in front; None for one without.
+        mask: `(..., n)` boolean, True where the item exists, as in `sinkhorn`.
         generator: Source of randomness; the global one if None.
 
     Returns:
-        The relaxed permutation `(..., n, n)`.
+        The relaxed permutation `(..., n, n)`, or `(samples, ..., n, n)`.
 
     Raises:
         TypeError: If `logits` is not floating point, or `mask` not boolean.
-        ValueError: If `logits` is not square, `tau` or `iterations` is negative, or a shape does
-            not fit.
+        ValueError: If `logits` is not square, `tau` or `iterations` is negative, `samples` is not
+            positive, or a shape does not fit.
 
     Example:
         >>> generator = torch.Generator().manual_seed(0)
-        >>> P = gumbel_sinkhorn(torch.zeros(5, 3, 3), tau=0.1, generator=generator)
+        >>> P = gumbel_sinkhorn(torch.zeros(3, 3), tau=0.1, samples=5, generator=generator)
         >>> P.permutation().shape
         torch.Size([5, 3])
 
     Reference: Mena et al. (2018), section 4. Time and memory: those of `sinkhorn`.
     """
     logits = _checks.logits("gumbel_sinkhorn(logits)", logits)
+    if samples is not None:
+        logits = logits.expand(_options.samples(samples), *logits.shape)
     noise = gumbel(logits.shape, device=logits.device, generator=generator)
     return _assign(logits, noise, tau, iterations, tolerance, mask)
 
@@ -125,7 +130,7 @@ def gumbel_sinkhorn(
 def sinkhorn_sort(
     scores: Tensor,
     *,
-    tau: float | Tensor = 1.0,
+    tau: _checks.Tau = 1.0,
     iterations: int = 20,
     tolerance: float | None = None,
     mask: Tensor | None = None,
@@ -143,8 +148,9 @@ def sinkhorn_sort(
 
     Args:
         scores: `(..., n)`. Values to sort; leading dimensions are batch.
-        tau: Temperature, a number or a tensor that broadcasts against `scores` with a last
-            dimension of 1; it may require gradients. Smaller is harder; 0 is the hard permutation.
+        tau: Temperature: a number, a `Blur`, or a tensor that broadcasts against `scores` with a
+            last dimension of 1; it may require gradients. Smaller is harder; 0 is the hard
+            permutation.
         iterations: How often rows and columns are normalised, at most.
         tolerance: Stop once the logarithms of all column sums in the batch are this small; None
             for a fixed number of iterations.
@@ -167,9 +173,9 @@ def sinkhorn_sort(
     memory: O(n^2), and O(n) per iteration for the gradient.
     """
     scores = _checks.scores("sinkhorn_sort(scores)", scores)
-    tau = _checks.tau(tau, scores)
     kernel = TransportKernel(_options.iterations(iterations), _options.tolerance(tolerance))
     mask = _checks.mask(mask, scores)
+    tau = temperature(tau, scores, mask)
     if (hard := unrelaxed(scores, tau, mask)) is not None:
         return hard
     return TransportPermutation(kernel, Ordered(scores, tau, mask), scores.dtype)
@@ -181,7 +187,7 @@ def sinkhorn_sort(
 def _assign(
     logits: Tensor,
     noise: Tensor,
-    tau: float | Tensor,
+    tau: _checks.Tau,
     iterations: int,
     tolerance: float | None,
     mask: Tensor | None,
@@ -199,10 +205,33 @@ def _assign(
         lowest = torch.finfo(scaled.dtype).min / (n + 1)  # so that a sum of them is a number
         hard = DensePermutation(scaled.detach().clamp(min=lowest)).permutation()
         return HardPermutation(hard, n, logits.dtype)
-    forbidden = scaled == -torch.inf  # at every temperature
-    tau = tau.to(scaled.dtype).unsqueeze(-1) if isinstance(tau, Tensor) else tau
-    scaled = (scaled.masked_fill(forbidden, 0.0) / tau).masked_fill(forbidden, -torch.inf)
-    return LogPermutation(_balanced(scaled, iterations, tolerance), logits.dtype)
+    if isinstance(tau, Blur):
+        tau = _at_blur(tau.ranks, scaled.detach(), mask)
+    log = _balanced(_over(scaled, spoilt_if_negative(tau)), iterations, tolerance)
+    return LogPermutation(log, logits.dtype)
+
+
+def _over(logits: Tensor, tau: float | Tensor) -> Tensor:
+    """Logits over the temperature; what is forbidden is so at every temperature."""
+    forbidden = logits == -torch.inf
+    tau = tau.to(logits.dtype).unsqueeze(-1) if isinstance(tau, Tensor) else tau
+    return (logits.masked_fill(forbidden, 0.0) / tau).masked_fill(forbidden, -torch.inf)
+
+
+def _at_blur(ranks: float, logits: Tensor, mask: Tensor | None) -> Tensor:
+    """The temperature at which rows, before columns are balanced, share places as at that blur."""
+    if not logits.numel():
+        return logits.new_ones((*logits.shape[:-2], 1))
+    highest = logits.amax(-1, keepdim=True)
+    spread = (highest - logits.masked_fill(logits == -torch.inf, torch.nan)).nanmean(-1)
+    guess = spread.nanmean(-1, keepdim=True)  # (..., 1)
+    guess = torch.where(guess == 0, 1.0, guess)  # where all are alike, whatever it is
+
+    def entropy(tau: Tensor) -> Tensor:
+        log = torch.log_softmax(_over(logits, tau), -1)
+        return -(log.exp() * log.masked_fill(log == -torch.inf, 0.0)).sum(-1)
+
+    return looked_for(ranks, guess, entropy, mask)
 
 
 def _beside_absent(logits: Tensor, mask: Tensor) -> Tensor:

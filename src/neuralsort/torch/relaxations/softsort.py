@@ -7,9 +7,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ... import _options
+from ..._blur import gaussian, laplace
 from .. import _checks
 from ..gradients import straight_through
 from ..permutation import RelaxedPermutation
+from ..softness import temperature
 from .engine.bands import REACH, Bands, Sums, outward
 from .engine.blocks import Block, LogitGradient
 from .engine.chebyshev import chebyshev, softsort_error
@@ -26,7 +28,7 @@ ENDLESS = 1e15
 
 
 def softsort(
-    scores: Tensor, *, tau: float | Tensor = 1.0, power: float = 1.0, mask: Tensor | None = None
+    scores: Tensor, *, tau: _checks.Tau = 1.0, power: float = 1.0, mask: Tensor | None = None
 ) -> RelaxedPermutation:
     r"""Relaxes the permutation that sorts `scores` in descending order, by distances of scores.
 
@@ -38,8 +40,8 @@ def softsort(
 
     Args:
         scores: `(..., n)`. Values to sort; leading dimensions are batch.
-        tau: Temperature, a number or a tensor that broadcasts against `scores` with a last
-            dimension of 1; it may require gradients. It has the unit of `scores` to the power
+        tau: Temperature: a number, a `Blur`, or a tensor that broadcasts against `scores` with a
+            last dimension of 1; it may require gradients. It has the unit of `scores` to the power
             `power`; 0 is the hard permutation.
         power: 1 for absolute distances, 2 for squared ones.
         mask: `(..., n)` boolean, True where the item exists. Absent items take no part; the last
@@ -62,9 +64,10 @@ def softsort(
     items, then O(n log n) time and O(n) memory.
     """
     scores = _checks.scores("softsort(scores)", scores)
-    tau = _checks.tau(tau, scores)
     power = _options.power(power)
     mask = _checks.mask(mask, scores)
+    of_blur = laplace if power == 1 else gaussian
+    tau = temperature(tau, scores, mask, of_blur=of_blur, power=power)
     return relaxed(SoftSortKernel(power), scores, tau, mask, power)
 
 
