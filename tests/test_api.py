@@ -67,7 +67,9 @@ PUBLIC = {
 
 LAYERS = {
     "torch": [
-        {"_checks", "arrays"},
+        {"_checks", "arrays", "pytrees"},
+        {"indexing"},
+        {"matrixlike"},
         {"gradients", "groups", "hardening", "noise", "permutation", "rankings", "softness"}
         | {"subset_sums", "temperature"},
         {"permutahedron", "relaxations"},
@@ -79,6 +81,8 @@ LAYERS = {
     ],
     "jax": [
         {"_checks", "arrays", "pytrees"},
+        {"indexing"},
+        {"matrixlike"},
         {"gradients", "groups", "hardening", "noise", "permutation", "rankings", "softness"}
         | {"subset_sums"},
         {"permutahedron", "relaxations"},

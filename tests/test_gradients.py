@@ -166,3 +166,16 @@ def test_log_prob_of_a_vanishing_weight_has_a_finite_gradient():
     assert value[1].isneginf()
     (to_matrix,) = torch.autograd.grad(value[:1].sum() + value[1:].exp().sum(), matrix)
     assert to_matrix.isfinite().all()
+
+
+@pytest.mark.parametrize("n", [6, 100, 600])
+def test_an_offset_of_the_scores_does_not_drown_the_gradient_to_the_temperature(n):
+    scores, x = torch.randn(3, n), torch.randn(n)
+    gradients = []
+    for offset, dtype in ((0.0, torch.float64), (64.0, torch.float32)):
+        s = (scores.double().mul(1024).round() / 1024 + offset).to(dtype)  # no digit is lost
+        tau = torch.full((3, 1), 0.0625, dtype=dtype, requires_grad=True)
+        ns.neuralsort(s, tau=tau).sort(x.to(dtype)).square().sum().backward()
+        gradients.append(tau.grad)
+    wanted, found = gradients
+    assert (found - wanted).abs().max() <= 1e-4 * wanted.abs().max()

@@ -31,7 +31,7 @@ def test_zeros_and_ones_are_sorted_whatever_their_order(kind, n):
 
 def compared(kind: str, n: int, mask: Tensor | None = None) -> list[tuple[int, int]]:
     """The pairs of items that a network compares; the first shall get the smaller value."""
-    network = Network(kind, SWAPS["logistic"], Ordered(torch.zeros(n), 1.0, mask))
+    network = Network(kind, "logistic", Ordered(torch.zeros(n), 1.0, mask))
     item = torch.full((network.width,), -1)
     item[network.live] = torch.arange(int(network.count))
     pairs = []

@@ -291,3 +291,21 @@ def test_tau_is_strength_and_may_be_a_tensor(name):
     assert torch.autograd.gradcheck(lambda x, tau: function(x, tau=tau), (x, tau))
     with pytest.raises(ValueError, match="`tau` and `strength` are two names of one thing"):
         function(x, tau=1.0, strength=1.0)
+
+
+@pytest.mark.parametrize("entropic", [False, True])
+@pytest.mark.parametrize("n", [0, 1, 2, 7, 60, 300])
+def test_blocks_at_once_are_those_of_pooling(n, entropic):
+    """What devices other than the CPU do with short lists, at every strength, with ties, walls."""
+    lists = torch.randn(6, n, dtype=torch.float64)
+    lists[1] = (4 * lists[1]).round() / 4  # blocks of equal values beside each other
+    lists[2] += 100
+    lists[3] = 0
+    values = lists.sort(-1, descending=True).values
+    walls = torch.zeros(6, n, dtype=torch.bool)
+    walls[:, :1] = walls[4, ::5] = True
+    countdown = torch.arange(n, 0, -1, dtype=torch.float64).expand(6, n)
+    for strength in (1e-3, 0.25, 1.0, 8.0, 1e3):
+        for z, w in ((countdown / strength, values), (values / strength, countdown)):
+            found = permutahedron._blocks_at_once(z, w, walls, entropic)
+            assert torch.equal(found, permutahedron._blocks(z, w, walls, entropic))

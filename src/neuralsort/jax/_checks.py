@@ -5,6 +5,7 @@ only indices, quantiles and temperatures are read, and only where they exist: un
 they do not yet, and what is out of range gives NaN.
 """
 
+import operator
 from typing import Any
 
 import jax
@@ -188,8 +189,86 @@ def k_per_list(value: int | Array, lists: tuple[int, ...]) -> Array:
     return jnp.clip(value, 0, n)
 
 
+def matrix_needed(what: str) -> str:
+    """What is said of operations that take an array."""
+    return (
+        f"`{what}` expects an array, got a relaxed permutation, an operator whose matrix may never "
+        "be written. Write it with P.to_dense()."
+    )
+
+
+def operand_rows(left: tuple[int, ...], right: tuple[int, ...]) -> None:
+    """Two operators that may be multiplied."""
+    if left[-1] != right[-2]:
+        raise ValueError(
+            f"`P @ Q` expects as many rows in Q as P has columns, {left[-1]}, got {right[-2]}. "
+            "Operators shortened by top(k) multiply only from the left."
+        )
+    same_batch("P @ Q", right[:-2], left)
+
+
+def left_operand(value: Array, shape: tuple[int, ...], what: str) -> Array:
+    """Floating-point operand from the left of an operator of this shape."""
+    _operand(value, what)
+    _floating(what, value)
+    if value.ndim and value.shape[-1] != shape[-2]:
+        raise ValueError(
+            f"`{what}` expects {shape[-2]} columns, one per row of the operator, got shape "
+            f"{value.shape}. For its transpose write P.mT."
+        )
+    return jnp.asarray(value)
+
+
+def _operand(value: Any, what: str) -> None:
+    if hasattr(value, "to_dense"):
+        raise TypeError(
+            f"`{what}` expects an array, got {value!r}. Of two operators only relaxed permutations "
+            "multiply, as P @ Q; for others write one of the matrices with to_dense()."
+        )
+
+
+def index_count(came: int, ndim: int) -> None:
+    """No more indices than dimensions."""
+    if came > ndim:
+        raise IndexError(
+            f"`P[...]` expects at most {ndim} indices, one per dimension, got {came}. "
+            "Choose lists first, then rows, then columns."
+        )
+
+
+def index(value: Any, size: int) -> Any:
+    """A number, a slice, or an array of integers, for a dimension of this size."""
+    if isinstance(value, slice):
+        return value
+    if isinstance(value, list):
+        value = np.asarray(value)
+    if isinstance(value, bool):
+        raise TypeError(_no_index(value))
+    if not hasattr(value, "dtype"):
+        try:
+            value = np.int64(operator.index(value))
+        except TypeError:
+            raise TypeError(_no_index(value)) from None
+    if not jnp.issubdtype(value.dtype, jnp.integer):
+        raise TypeError(_no_index(value.dtype))
+    if not traced(value) and np.any((np.asarray(value) < -size) | (np.asarray(value) >= size)):
+        raise IndexError(
+            f"`P[...]` expects indices from {-size} to {size - 1} in this dimension, got "
+            f"{np.asarray(value).tolist()}. Count from 0, or from -1 backwards."
+        )
+    return value
+
+
+def _no_index(came: Any) -> str:
+    return (
+        f"`P[...]` expects numbers, slices and integer arrays, got {came}. "
+        "For other indices write the matrix: P.to_dense()[...]."
+    )
+
+
 def payload(value: Array, shape: tuple[int, ...], what: str) -> Array:
     """Floating-point operand of a product with P, or what is of its shape."""
+    _operand(value, what)
     _floating(what, value)
     n = shape[-1]
     where = -1 if value.ndim == 1 else -2

@@ -1,5 +1,7 @@
 """Relaxed permutations: the lazy operator that everything else consumes."""
 
+from typing import Any, overload
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -9,28 +11,29 @@ from . import _checks
 from .arrays import entries, inverse, matmul, spoilt_unless, take_rows, working
 from .gradients import straight_through
 from .hardening import harden, is_permutation, row_argmax
+from .matrixlike import Matrixlike
 from .pytrees import described, pytree
 
 
 @pytree("_dense", "_perm")
-class RelaxedPermutation:
+class RelaxedPermutation(Matrixlike):
     r"""A row-stochastic `(..., n, n)` that relaxes a permutation: row = position, column = item.
 
     `P @ X` weighs the items `X` for every position, largest first; its hard counterpart is
     `X[permutation]`. The class is a lazy linear operator and a pytree: it passes through `jit`,
     `vmap` and `grad`, and relaxations of scores multiply without writing the matrix down when lists
-    are long. Make one with a relaxation such as `neuralsort(scores)`, or wrap any matrix with
-    `RelaxedPermutation.from_dense(matrix)`.
+    are long. It is indexed like its matrix. Make one with a relaxation such as
+    `neuralsort(scores)`, or wrap any matrix with `RelaxedPermutation.from_dense(matrix)`.
 
     Example:
         >>> P = RelaxedPermutation.from_dense(jnp.array([[0.1, 0.9], [0.8, 0.2]]))
         >>> P @ jnp.array([1.0, 2.0])
         Array([1.9, 1.2], dtype=float32)
+        >>> P[0, 1]
+        Array(0.9, dtype=float32)
         >>> P.permutation()
         Array([1, 0], dtype=int32)
     """
-
-    __array_ufunc__ = None  # so that NumPy does not take `x @ P` apart
 
     def __init__(self, matrix: Array, perm: Array | None = None) -> None:
         self._dense = matrix
@@ -91,13 +94,26 @@ class RelaxedPermutation:
 
     # -- products --------------------------------------------------------------------------------
 
-    def __matmul__(self, x: Array) -> Array:
-        """`P @ x` by the rules of `jnp.matmul`: `(n,)`, `(n, d)` or `(..., n, d)`."""
+    @overload
+    def __matmul__(self, x: Array) -> Array: ...
+    @overload
+    def __matmul__(self, x: "RelaxedPermutation") -> "RelaxedPermutation": ...
+    def __matmul__(self, x: Any) -> Any:
+        """`P @ x` by the rules of `jnp.matmul`: `(n,)`, `(n, d)` or `(..., n, d)`.
+
+        `P @ Q` for two relaxed permutations is one again: that which sorts by Q, and then by P.
+        """
+        if isinstance(x, RelaxedPermutation):
+            return Composed(self, x)
         x = _checks.payload(x, self.shape, "P @ x")
         if x.ndim == 1:
             return (self @ x[:, None])[..., 0]
         out = jnp.promote_types(self.dtype, x.dtype)
         return self._product(x.astype(working(out))).astype(out)
+
+    def __rmatmul__(self, x: Array) -> Array:
+        """`x @ P` by the rules of `jnp.matmul`: `(n,)`, `(m, n)` or `(..., m, n)`."""
+        return _from_the_left(x, self, self.mT, "x @ P")
 
     @property
     def mT(self) -> "Transposed":  # noqa: N802 - the arrays' name
@@ -271,6 +287,9 @@ class HardPermutation(RelaxedPermutation):
     def _kind(self) -> str:
         return "hard"
 
+    def _written(self) -> bool:
+        return False
+
     def _matrix(self) -> Array:
         return self._one_hot()
 
@@ -360,11 +379,63 @@ class StraightThrough(HardPermutation):
         return self._soft.skipped_mass()
 
 
-@pytree("_of")
-class Transposed:
-    """The transpose of a relaxed permutation: row = item, column = position."""
+@pytree("_left", "_right")
+class Composed(RelaxedPermutation):
+    """`P @ Q`: what Q sorts, sorted by P. Products pass through both."""
 
-    __array_ufunc__ = None
+    def __init__(self, left: RelaxedPermutation, right: RelaxedPermutation) -> None:
+        _checks.operand_rows(left.shape, right.shape)
+        batch = jnp.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+        self._left, self._right = _expanded(left, batch), _expanded(right, batch)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*self._left.shape[:-1], self._right.shape[-1])
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        return jnp.promote_types(self._left.dtype, self._right.dtype)
+
+    def _kind(self) -> str:
+        return f"{self._left._kind()} @ {self._right._kind()}"
+
+    def _written(self) -> bool:
+        return False
+
+    def _matrix(self) -> Array:
+        return self._left._product(self._right._matrix().astype(working(self.dtype)))
+
+    def _product(self, x: Array) -> Array:
+        return self._left._product(self._right._product(x))
+
+    def _transposed(self, y: Array) -> Array:
+        return self._right._transposed(self._left._transposed(y))
+
+    def _rank(self) -> Array:
+        place = jnp.arange(1, self.shape[-1] + 1, dtype=working(self.dtype))
+        both = self._transposed(jnp.stack([place, jnp.ones_like(place)], -1))
+        return both[..., 0] / both[..., 1]
+
+    def _top(self, k: int) -> RelaxedPermutation:
+        return Composed(self._left.top(k), self._right)
+
+    def permutation(self) -> Array:
+        """The two hard permutations, one after the other."""
+        first, then = self._right.permutation(), self._left.permutation()
+        return jnp.take_along_axis(first, then, -1)
+
+
+def _expanded(operator: RelaxedPermutation, batch: tuple[int, ...]) -> RelaxedPermutation:
+    """The same operator for a larger batch."""
+    width = operator.ndim - 2
+    if operator.shape[:-2] == batch:
+        return operator
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (*batch, *x.shape[width:])), operator)
+
+
+@pytree("_of")
+class Transposed(Matrixlike):
+    """The transpose of a relaxed permutation: row = item, column = position."""
 
     def __init__(self, permutation: RelaxedPermutation) -> None:
         self._of = permutation
@@ -374,6 +445,20 @@ class Transposed:
         """`(..., n, n)`, or `(..., n, k)` after `top(k)`."""
         *batch, rows, cols = self._of.shape
         return (*batch, cols, rows)
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """The dtype of the scores, and of what comes out."""
+        return self._of.dtype
+
+    def _written(self) -> bool:
+        return self._of._written()
+
+    def _product(self, x: Array) -> Array:
+        return self._of._transposed(x)
+
+    def _transposed(self, y: Array) -> Array:
+        return self._of._product(y)
 
     @property
     def mT(self) -> RelaxedPermutation:  # noqa: N802 - the arrays' name
@@ -388,6 +473,10 @@ class Transposed:
         out = jnp.promote_types(self._of.dtype, y.dtype)
         return self._of._transposed(y.astype(working(out))).astype(out)
 
+    def __rmatmul__(self, x: Array) -> Array:
+        """`x @ P.mT` by the rules of `jnp.matmul`: `(n,)`, `(m, n)` or `(..., m, n)`."""
+        return _from_the_left(x, self, self._of, "x @ P.mT")
+
     def to_dense(self) -> Array:
         """The matrix `(..., n, n)`."""
         return self._of.to_dense().mT
@@ -395,6 +484,12 @@ class Transposed:
     def __repr__(self) -> str:
         """Says what it transposes."""
         return f"{self._of!r}.mT"
+
+
+def _from_the_left(x: Array, operator: Matrixlike, transpose: Any, what: str) -> Array:
+    """`x @ operator`, by its transpose."""
+    x = _checks.left_operand(x, operator.shape, what)
+    return transpose @ x if x.ndim < 2 else (transpose @ x.mT).mT
 
 
 def _add_gradient(value: Array, soft: Array) -> Array:

@@ -1,10 +1,14 @@
 """Every rule for tensors, one message each: what was expected, what came, what to do."""
 
+import operator
+from typing import Any, NoReturn
+
 import torch
 from torch import Tensor
 
 from .. import _options
 from .._blur import Blur
+from .arrays import longest
 
 Tau = float | Tensor | Blur
 """What every `tau=` takes."""
@@ -176,8 +180,12 @@ def k_per_list(
 
 def quantile(value: float | Tensor, like: Tensor) -> Tensor:
     """Number in [0, 1], or a 0-d or 1-d tensor of them."""
+    dtype = longest(like.device)
     try:
-        q = torch.as_tensor(value, dtype=torch.float64, device=like.device)
+        if isinstance(value, int | float):  # written where it is needed: nothing is copied
+            q = torch.full((), value, dtype=dtype, device=like.device)
+        else:
+            q = torch.as_tensor(value, dtype=dtype, device=like.device)
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(
             f"`q` expects a number in [0, 1] or a 1-d tensor of them, got {value!r}. "
@@ -194,6 +202,11 @@ def quantile(value: float | Tensor, like: Tensor) -> Tensor:
 
 def payload(value: Tensor, n: int, what: str) -> Tensor:
     """Floating-point operand of a product with P."""
+    if not isinstance(value, Tensor) and hasattr(value, "to_dense"):
+        raise TypeError(
+            f"`{what}` expects a tensor, got {value!r}. Of two operators only relaxed permutations "
+            "multiply, as P @ Q; for others write one of the matrices with to_dense()."
+        )
     if not isinstance(value, Tensor) or not value.is_floating_point():
         came = value.dtype if isinstance(value, Tensor) else type(value).__name__
         raise TypeError(
@@ -206,6 +219,98 @@ def payload(value: Tensor, n: int, what: str) -> Tensor:
             "The payload needs one row per item, as in torch.matmul."
         )
     return value
+
+
+def matrix_needed(what: str) -> str:
+    """What is said of operations that take a tensor."""
+    return (
+        f"`{what}` expects a tensor, got a relaxed permutation, an operator whose matrix may never "
+        "be written. Write it with P.to_dense()."
+    )
+
+
+def needs_the_matrix(what: str) -> NoReturn:
+    """Refuses an operation on the entries of an operator."""
+    raise TypeError(matrix_needed(what))
+
+
+def operator_dtype(value: torch.dtype) -> torch.dtype:
+    """A dtype that a relaxed permutation can have."""
+    if not value.is_floating_point or value.itemsize < 2:
+        raise TypeError(
+            f"`P.to` expects float16, bfloat16, float32 or float64, got {value}. "
+            "For another dtype convert the matrix: P.to_dense().to(...)."
+        )
+    return value
+
+
+def operand_rows(left: torch.Size, right: torch.Size) -> None:
+    """Two operators that may be multiplied."""
+    if left[-1] != right[-2]:
+        raise ValueError(
+            f"`P @ Q` expects as many rows in Q as P has columns, {left[-1]}, got {right[-2]}. "
+            "Operators shortened by top(k) multiply only from the left."
+        )
+    same_batch("P @ Q", right[:-2], left)
+
+
+def index_count(came: int, ndim: int) -> None:
+    """No more indices than dimensions."""
+    if came > ndim:
+        raise IndexError(
+            f"`P[...]` expects at most {ndim} indices, one per dimension, got {came}. "
+            "Choose lists first, then rows, then columns."
+        )
+
+
+def index(value: Any, size: int, device: torch.device) -> Any:
+    """A number, a slice, or a tensor of integers, for a dimension of this size."""
+    if isinstance(value, slice):
+        return value
+    if isinstance(value, list) or (not isinstance(value, Tensor) and getattr(value, "ndim", 0)):
+        value = torch.as_tensor(value, device=device)  # a list, or an array of NumPy
+    if isinstance(value, Tensor):
+        if value.is_floating_point() or value.is_complex() or value.dtype is torch.bool:
+            return _no_index(value.dtype)
+        if readable(value) and bool(((value < -size) | (value >= size)).any()):
+            raise IndexError(_beyond(size, f"{value.tolist()}"))
+        return value
+    if isinstance(value, bool):
+        return _no_index(value)
+    try:
+        number = operator.index(value)
+    except TypeError:
+        return _no_index(value)
+    if not -size <= number < size:
+        raise IndexError(_beyond(size, f"{number}"))
+    return number
+
+
+def _beyond(size: int, came: str) -> str:
+    return (
+        f"`P[...]` expects indices from {-size} to {size - 1} in this dimension, got {came}. "
+        "Count from 0, or from -1 backwards."
+    )
+
+
+def _no_index(came: Any) -> NoReturn:
+    raise TypeError(
+        f"`P[...]` expects numbers, slices and integer tensors, got {came}. "
+        "For other indices write the matrix: P.to_dense()[...]."
+    )
+
+
+def left_operand(value: Tensor, shape: torch.Size, what: str) -> Tensor:
+    """Floating-point operand from the left of an operator of this shape."""
+    if isinstance(value, Tensor) and value.dim() > 0 and value.shape[-1] != shape[-2]:
+        raise ValueError(
+            f"`{what}` expects {shape[-2]} columns, one per row of the operator, got shape "
+            f"{tuple(value.shape)}. For its transpose write P.mT."
+        )
+    if isinstance(value, Tensor) and value.dim() > 1:
+        payload(value.mT, shape[-2], what)
+        return value
+    return payload(value, shape[-2], what)
 
 
 def list_values(value: Tensor, shape: torch.Size, what: str) -> Tensor:

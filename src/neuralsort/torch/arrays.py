@@ -9,6 +9,11 @@ def working(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype is torch.float64 else torch.float32
 
 
+def longest(device: torch.device) -> torch.dtype:
+    """The longest dtype of a device: float64, but for Apple's GPUs, which have none."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     """`torch.matmul` in the longer dtype of the two, which autocast does not shorten."""
     common = torch.promote_types(a.dtype, b.dtype)

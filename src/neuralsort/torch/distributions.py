@@ -9,6 +9,7 @@ from torch.distributions import Distribution, constraints, register_kl
 
 from .. import _options
 from . import _checks
+from .arrays import longest
 from .gradients import score_function_loss, straight_through
 from .noise import exponential, gumbel
 from .operators import Relaxation, relaxed
@@ -158,7 +159,9 @@ class PlackettLuce(Distribution):
         mask = torch.ones_like(logits, dtype=torch.bool) if mask is None else mask
         ranking = absent_last(ranking, mask)
         absent = ~mask.gather(-1, ranking)  # in the last places: none before depends on them
-        rest = reversed_logcumsumexp(logits.gather(-1, ranking).masked_fill(absent, ABSENT))
+        rest = reversed_logcumsumexp(
+            logits.gather(-1, ranking).masked_fill(absent, ABSENT[logits.dtype])
+        )
         exact = -torch.logcumsumexp(noise.log() - rest, -1)
         exact = exact.masked_fill(absent, 0.0).to(self.logits.dtype)
         ordered = straight_through(strictly_descending(exact.detach()), exact)
@@ -207,7 +210,7 @@ class PlackettLuce(Distribution):
         ranking = _checks.ranking(ranking, self.n)
         batch = _checks.batch_of_rankings(ranking, self.batch_shape)
         ranking = ranking.expand(*batch, ranking.shape[-1])
-        logits = self.logits.double().expand(*batch, self.n)
+        logits = self.logits.to(longest(self.logits.device)).expand(*batch, self.n)
         return ranking, logits, _checks.mask(mask, logits)
 
     def prob_before(self) -> Tensor:
@@ -233,7 +236,7 @@ class PlackettLuce(Distribution):
             rankings = self.enumerate_support()
         else:
             rankings = self.sample((_options.samples(samples, least=2),), generator=generator)
-        logits = self.logits.double().expand(rankings.shape)
+        logits = self.logits.to(longest(self.logits.device)).expand(rankings.shape)
         return rankings, log_density(logits, rankings, None), exact
 
     def entropy(
@@ -298,7 +301,8 @@ class PlackettLuce(Distribution):
         _options.same_items(self.n, other.n)
         batch = torch.broadcast_shapes(self.batch_shape, other.batch_shape)
         rankings, log_p, exact = self.expand(batch)._support(samples, generator)
-        log_q = log_density(other.logits.double().expand(rankings.shape), rankings, None)
+        others = other.logits.to(log_p.dtype).expand(rankings.shape)
+        log_q = log_density(others, rankings, None)
         ratio = (log_p if exact else log_p.detach()) - log_q
         return _expectation(log_p, ratio, exact).to(self.logits.dtype)
 

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from .. import _options
 from . import _checks
+from .arrays import longest
 from .distributions import PlackettLuce, RelaxedPlackettLuce
 from .gradients import score_function_loss
 from .operators import Relaxation, relaxed
@@ -58,7 +59,8 @@ def exact_expectation(cost: Cost, logits: Tensor, *, mask: Tensor | None = None)
 
     Time and memory: O(n n!) per list, and those of the cost.
     """
-    model = PlackettLuce(logits.double(), validate_args=False)  # many small probabilities
+    precise = logits.to(longest(logits.device))  # many small probabilities
+    model = PlackettLuce(precise, validate_args=False)
     mask = _checks.mask(mask, logits)
     rankings = model.enumerate_support()
     counts = torch.ones(rankings.shape[:-1], dtype=torch.bool, device=logits.device)

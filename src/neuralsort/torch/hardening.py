@@ -41,7 +41,7 @@ def harden(matrix: Tensor) -> Tensor:
         ) from None
     flat, out = matrix.reshape(-1, *matrix.shape[-2:]), perm.reshape(-1, perm.shape[-1]).clone()
     for index in (~valid).reshape(-1).nonzero().squeeze(-1).tolist():
-        weights = flat[index].double().nan_to_num(nan=0.0)
-        _, columns = linear_sum_assignment(weights.cpu().numpy(), maximize=True)
+        weights = flat[index].cpu().double().nan_to_num(nan=0.0)
+        _, columns = linear_sum_assignment(weights.numpy(), maximize=True)
         out[index] = torch.from_numpy(columns).to(out)
     return out.view(perm.shape)

@@ -33,6 +33,11 @@ def count_present(mask: Tensor | None, n: int) -> int | Tensor:
     return n if mask is None else mask.sum(-1, keepdim=True)
 
 
+def within(count: int | Tensor, most: int) -> int | Tensor:
+    """At least 1 and at most so many."""
+    return count.clamp(1, most) if isinstance(count, Tensor) else min(max(count, 1), most)
+
+
 def _log_prob(
     name: str, P: RelaxedPermutation, perm: Tensor, mask: Tensor | None, absent: float
 ) -> Tensor:
@@ -99,7 +104,7 @@ def permutation_cross_entropy(
     target = _checks.per_item(name, target, P.shape[:-1])
     mask = _checks.mask(mask, torch.empty((), device=target.device).expand(*batch, n))
     total = _log_prob(name, P, target, mask, absent=0.0).sum(-1, keepdim=True)
-    places = torch.as_tensor(count_present(mask, n), device=total.device).clamp(1, max(rows, 1))
+    places = within(count_present(mask, n), max(rows, 1))
     return reduced(-(total / places).squeeze(-1), reduction)
 
 
@@ -152,7 +157,7 @@ def knn_loss(
     if mask is not None:
         same = torch.where(mask, same, 0.0)
     mass = P.top(k).sort(same).sum(-1, keepdim=True)  # rows of absent candidates hold none
-    neighbours = torch.as_tensor(count_present(mask, n), device=mass.device).clamp(1, k)
+    neighbours = within(count_present(mask, n), k)
     return reduced(-(mass / neighbours).squeeze(-1), reduction)
 
 
@@ -208,12 +213,12 @@ def topk_cross_entropy(
     shares = _options.top_shares(k, logits.shape[-1])
     mask = _checks.mask(mask, logits)
     rows = max(shares)
-    at_least = [sum(p for size, p in shares.items() if size > i) for i in range(rows)]
     P = relaxed(logits.to(working(logits.dtype)), tau, mask, relax).top(rows)
     everywhere = labels.unsqueeze(-1).expand(*labels.shape, rows)
     log_weight = _log_prob("labels", P, everywhere, mask, absent=-torch.inf)
-    log_share = torch.tensor(at_least, dtype=log_weight.dtype, device=logits.device).log()
-    log_weight = log_weight + log_share
+    row = torch.arange(rows, device=logits.device)
+    at_least = torch.stack([(row < k).to(log_weight.dtype) * p for k, p in shares.items()]).sum(0)
+    log_weight = log_weight + at_least.log()
     never = log_weight.isneginf().all(-1, keepdim=True)  # where logsumexp has NaN for a gradient
     loss = -torch.logsumexp(log_weight.masked_fill(never, 0.0), -1)
     loss = loss.masked_fill(never.squeeze(-1), torch.inf)

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from .arrays import longest
+
 
 def gumbel(
     shape: torch.Size | tuple[int, ...],
@@ -32,12 +34,13 @@ def exponential(
     device: torch.device | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Standard exponential noise in float64, never exactly 0."""
-    draws = torch.empty(shape, dtype=torch.float64, device=device)
+    """Standard exponential noise in the longest dtype of the device, never exactly 0."""
+    dtype = longest(torch.device("cpu" if device is None else device))
+    draws = torch.empty(shape, dtype=dtype, device=device)
     try:
         draws = draws.exponential_(generator=generator)
     except RuntimeError:
         # Of `vmap` with other noise for every call: only what is made at random has room for it.
-        draws = torch.rand(shape, dtype=torch.float64, device=device, generator=generator)
+        draws = torch.rand(shape, dtype=dtype, device=device, generator=generator)
         draws = draws.exponential_(generator=generator)
     return draws.clamp(min=torch.finfo(draws.dtype).tiny)

@@ -21,11 +21,16 @@ from torch.nn.functional import pad
 
 from .. import _options
 from . import _checks
+from .arrays import longest
 from .relaxations.ordering import Ordered, share_ties, tie_groups
 
 # Rounds in which all neighbours in the wrong order are pooled at once. What they leave is pooled
 # pair by pair, each pair once, so that no list takes quadratic time.
 ROUNDS = 8
+# Lists up to this length are pooled at once where values cannot be read in passing.
+LONGEST_AT_ONCE = 512
+# Values of blocks that differ by less, of their own size, are one block.
+ROUNDING = 1e-13
 
 # Temperatures below this one, but not 0, count as it: they are as good as 0, and would overflow.
 WEAKEST = 1e-290
@@ -84,10 +89,15 @@ def fast_soft_sort(
     x = _checks.scores("fast_soft_sort(x)", x)
     dim = _options.dim(dim, tuple(x.shape))
     entropic = _options.choice("regularization", regularization, REGULARIZATIONS) == "kl"
+    if longest(x.device) is torch.float32:  # a device without float64: on the host
+        options: dict[str, Any] = {"tau": tau, "strength": strength, "mask": mask}
+        options = {k: v.cpu() if isinstance(v, Tensor) else v for k, v in options.items()}
+        kind: dict[str, Any] = {"descending": descending, "regularization": regularization}
+        return fast_soft_sort(x.cpu(), dim=dim, **kind, **options).to(x.device)
     lists, there = _lists(x, dim, mask)
     unit = _unit(tau, strength, lists)
     if x.device.type == "meta":  # a shape without values, which decide what is pooled
-        return torch.empty_like(x)
+        return x.clone()
     sign = 1 if descending else -1
     if there is None:
         s = sign * _exact(lists).sort(-1, descending=descending).values
@@ -153,10 +163,15 @@ def fast_soft_rank(
     x = _checks.scores("fast_soft_rank(x)", x)
     dim = _options.dim(dim, tuple(x.shape))
     entropic = _options.choice("regularization", regularization, REGULARIZATIONS) == "kl"
+    if longest(x.device) is torch.float32:  # a device without float64: on the host
+        options: dict[str, Any] = {"tau": tau, "strength": strength, "mask": mask}
+        options = {k: v.cpu() if isinstance(v, Tensor) else v for k, v in options.items()}
+        kind: dict[str, Any] = {"descending": descending, "regularization": regularization}
+        return fast_soft_rank(x.cpu(), dim=dim, **kind, **options).to(x.device)
     lists, there = _lists(x, dim, mask)
     unit = _unit(tau, strength, lists)
     if x.device.type == "meta":  # a shape without values, which decide what is pooled
-        return torch.empty_like(x)
+        return x.clone()
     if there is None:
         s, perm = _exact(-lists if descending else lists).sort(-1, descending=True)
         w, absent = _countdown(s), torch.zeros_like(perm, dtype=torch.bool)
@@ -202,7 +217,7 @@ def _beside_absent(lists: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _exact(x: Tensor) -> Tensor:
-    return x.to(torch.float32 if x.device.type == "mps" else torch.float64)
+    return x.to(torch.float64)
 
 
 def _countdown(s: Tensor) -> Tensor:
@@ -255,6 +270,8 @@ class _Blocks(torch.autograd.Function):
 
     @staticmethod
     def forward(z: Tensor, w: Tensor, walls: Tensor, entropic: bool) -> Tensor:
+        if z.device.type != "cpu" and z.shape[-1] <= LONGEST_AT_ONCE:
+            return _blocks_at_once(z, w, walls, entropic)
         pool = (_EntropicPool if entropic else _QuadraticPool)(z.reshape(-1), w.reshape(-1))
         start, wall = torch.arange(z.numel(), device=z.device), walls.reshape(-1)
         for turn in range(ROUNDS):
@@ -286,6 +303,45 @@ class _Blocks(torch.autograd.Function):
             for x, d in zip(args[:3], in_dims[:3], strict=True)
         ]
         return _blocks(*tensors, args[3]), 0  # pyright: ignore
+
+
+def _blocks_at_once(z: Tensor, w: Tensor, walls: Tensor, entropic: bool) -> Tensor:
+    """The same without a look at any value: in O(n^2), for devices that would have to be awaited.
+
+    The value at i is the least over all starts a <= i of the largest over all ends b >= i of the
+    value of the block from a to b.
+    """
+    n = z.shape[-1]
+    index = torch.arange(n, device=z.device)
+    ahead = index >= index.unsqueeze(-1)  # (a, b)
+    room = walls.cumsum(-1)
+    inside = ahead & (room.unsqueeze(-1) == room.unsqueeze(-2))
+    if entropic:
+        z_sums, w_sums = (
+            x.unsqueeze(-2).masked_fill(~inside, -torch.inf).logcumsumexp(-1) for x in (z, w)
+        )
+        value = z_sums - w_sums
+    else:
+        count = (index - index.unsqueeze(-1) + 1).clamp(min=1)
+        value = (z - w).unsqueeze(-2).masked_fill(~inside, 0.0).cumsum(-1) / count
+    value = value.masked_fill(~inside, -torch.inf)
+    largest = value.flip(-1).cummax(-1).values.flip(-1)
+    least = largest.masked_fill(~inside, torch.inf).amin(-2) if n else z
+    before, here = least[..., :-1], least[..., 1:]
+    falls = before - here > ROUNDING * (before.abs() + here.abs())
+    falls = falls & (z[..., :-1] != z[..., 1:])  # ties stay together
+    starts = pad(falls, (1, 0), value=True)[..., :n] | walls
+    if not n:
+        return index.expand(z.shape)
+    # Blocks of one value stay apart: where what is before a place is worth what is after it.
+    first = torch.where(starts, index, 0).cummax(-1).values
+    last = pad(torch.where(starts, index - 1, n - 1)[..., 1:], (0, 1), value=n - 1)
+    last = last.flip(-1).cummin(-1).values.flip(-1)
+    so_far = value[..., :-1].gather(-2, first[..., 1:].unsqueeze(-2)).squeeze(-2)
+    from_here = value[..., 1:, :].gather(-1, last[..., 1:].unsqueeze(-1)).squeeze(-1)
+    ends = from_here - so_far <= ROUNDING * (from_here.abs() + so_far.abs())
+    starts = starts | pad(ends & (z[..., :-1] != z[..., 1:]), (1, 0))
+    return torch.where(starts, index, 0).cummax(-1).values
 
 
 class _QuadraticPool:

@@ -1,7 +1,7 @@
 """Relaxed permutations: the lazy operator that everything else consumes."""
 
-from abc import ABC, abstractmethod
-from typing import Any, final
+from abc import abstractmethod
+from typing import Any, final, overload
 
 import torch
 from torch import Tensor
@@ -11,32 +11,17 @@ from . import _checks
 from .arrays import inferring, matmul, working
 from .gradients import straight_through
 from .hardening import harden, is_permutation, row_argmax
+from .matrixlike import Matrixlike
+from .pytrees import pytree
 
 
-class _Operator:
-    """What multiplies from the left: `A @ x`, and `torch.matmul(A, x)`."""
-
-    def __matmul__(self, x: Tensor) -> Tensor:
-        raise NotImplementedError
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
-        if kwargs or len(args) != 2:
-            return NotImplemented
-        if func is torch.matmul and isinstance(args[0], _Operator):
-            return args[0].__matmul__(args[1])
-        # A compiled graph turns `A @ x` into `Tensor.matmul(x, A)`; eager code never comes here.
-        if torch.compiler.is_compiling() and isinstance(args[1], _Operator):
-            return args[1].__matmul__(args[0])
-        return NotImplemented
-
-
-class RelaxedPermutation(_Operator, ABC):
+class RelaxedPermutation(Matrixlike):
     r"""A row-stochastic `(..., n, n)` that relaxes a permutation: row = position, column = item.
 
     `P @ X` weighs the items `X` for every position, largest first; its hard counterpart is
     `X[permutation]`. The class is a lazy linear operator: relaxations of scores multiply without
-    writing the matrix down when lists are long. Make one with a relaxation such as
+    writing the matrix down when lists are long. It is indexed like its matrix, moved and copied
+    like a tensor, and passes through `vmap` and `torch.func`. Make one with a relaxation such as
     `neuralsort(scores)`, or wrap any matrix with `RelaxedPermutation.from_dense(matrix)`; the class
     itself is abstract.
 
@@ -44,6 +29,8 @@ class RelaxedPermutation(_Operator, ABC):
         >>> P = RelaxedPermutation.from_dense(torch.tensor([[0.1, 0.9], [0.8, 0.2]]))
         >>> P @ torch.tensor([1.0, 2.0])
         tensor([1.9000, 1.2000])
+        >>> P[0, 1]
+        tensor(0.9000)
         >>> P.permutation()
         tensor([1, 0])
     """
@@ -72,21 +59,6 @@ class RelaxedPermutation(_Operator, ABC):
 
     # -- what it is ------------------------------------------------------------------------------
 
-    @property
-    @abstractmethod
-    def shape(self) -> torch.Size:
-        """`(..., n, n)`, or `(..., k, n)` after `top(k)`."""
-
-    @property
-    @abstractmethod
-    def dtype(self) -> torch.dtype:
-        """The dtype of the scores, and of what comes out."""
-
-    @property
-    @abstractmethod
-    def device(self) -> torch.device:
-        """Where it lives."""
-
     def __repr__(self) -> str:
         """Kind, shape, dtype."""
         return f"RelaxedPermutation({self._kind()}, shape={tuple(self.shape)}, dtype={self.dtype})"
@@ -106,14 +78,27 @@ class RelaxedPermutation(_Operator, ABC):
 
     # -- products --------------------------------------------------------------------------------
 
-    def __matmul__(self, x: Tensor) -> Tensor:
-        """`P @ x` by the rules of `torch.matmul`: `(n,)`, `(n, d)` or `(..., n, d)`."""
+    @overload
+    def __matmul__(self, x: Tensor) -> Tensor: ...
+    @overload
+    def __matmul__(self, x: "RelaxedPermutation") -> "RelaxedPermutation": ...
+    def __matmul__(self, x: Any) -> Any:
+        """`P @ x` by the rules of `torch.matmul`: `(n,)`, `(n, d)` or `(..., n, d)`.
+
+        `P @ Q` for two relaxed permutations is one again: that which sorts by Q, and then by P.
+        """
+        if isinstance(x, RelaxedPermutation):
+            return Composed(self, x)
         x = _checks.payload(x, self.shape[-1], "P @ x")
         if x.dim() == 1:
             return self.__matmul__(x.unsqueeze(-1)).squeeze(-1)
         _checks.same_batch("P @ x", x.shape[:-2], self.shape)
         out = torch.promote_types(self.dtype, x.dtype)
         return self._product(x.to(working(out))).to(out)
+
+    def __rmatmul__(self, x: Tensor) -> Tensor:
+        """`x @ P` by the rules of `torch.matmul`: `(n,)`, `(m, n)` or `(..., m, n)`."""
+        return _from_the_left(x, self, self.mT, "x @ P")
 
     @property
     def mT(self) -> "Transposed":  # noqa: N802 - torch's name
@@ -245,6 +230,7 @@ class RelaxedPermutation(_Operator, ABC):
         return StraightThrough(self)
 
 
+@pytree
 @final
 class DensePermutation(RelaxedPermutation):
     """A matrix that is given."""
@@ -264,6 +250,16 @@ class DensePermutation(RelaxedPermutation):
     @property
     def device(self) -> torch.device:
         return self._dense.device
+
+    def _taken_apart(self) -> tuple[list[Tensor], None]:
+        return [self._dense] if self._perm is None else [self._dense, self._perm], None
+
+    @classmethod
+    def _put_together(cls, parts: list[Tensor], rest: None) -> "DensePermutation":
+        return cls(*parts)
+
+    def _cast(self, dtype: torch.dtype) -> "DensePermutation":
+        return DensePermutation(self._dense.to(dtype))
 
     def _kind(self) -> str:
         return "dense"
@@ -286,8 +282,11 @@ class DensePermutation(RelaxedPermutation):
         return perm
 
 
+@pytree
 class HardPermutation(RelaxedPermutation):
     """A permutation as an operator: products are gathers, and nothing is relaxed."""
+
+    _written = False
 
     def __init__(self, perm: Tensor, n: int, dtype: torch.dtype) -> None:
         self._perm, self._n, self._dtype = perm, n, dtype
@@ -306,6 +305,16 @@ class HardPermutation(RelaxedPermutation):
     @property
     def device(self) -> torch.device:
         return self.permutation().device
+
+    def _taken_apart(self) -> tuple[list[Any], Any]:
+        return [self._perm], (self._n, self._dtype)
+
+    @classmethod
+    def _put_together(cls, parts: list[Any], rest: Any) -> "HardPermutation":
+        return HardPermutation(*parts, *rest)
+
+    def _cast(self, dtype: torch.dtype) -> RelaxedPermutation:
+        return HardPermutation(self.permutation(), self._n, dtype)
 
     def _kind(self) -> str:
         return "hard"
@@ -350,6 +359,7 @@ class HardPermutation(RelaxedPermutation):
         return self
 
 
+@pytree
 @final
 class StraightThrough(HardPermutation):
     """Values of the hard permutation, gradients to the scores of the relaxed one."""
@@ -357,6 +367,16 @@ class StraightThrough(HardPermutation):
     def __init__(self, soft: RelaxedPermutation) -> None:
         super().__init__(soft.permutation(), soft.shape[-1], soft.dtype)
         self._soft = soft
+
+    def _taken_apart(self) -> tuple[list[RelaxedPermutation], None]:
+        return [self._soft], None
+
+    @classmethod
+    def _put_together(cls, parts: list[RelaxedPermutation], rest: None) -> "StraightThrough":
+        return cls(*parts)
+
+    def _cast(self, dtype: torch.dtype) -> RelaxedPermutation:
+        return StraightThrough(self._soft.to(dtype))
 
     def _kind(self) -> str:
         return f"straight-through {self._soft._kind()}"
@@ -388,7 +408,78 @@ class StraightThrough(HardPermutation):
         return StraightThrough(self._soft.top(k))
 
 
-class Transposed(_Operator):
+@pytree
+@final
+class Composed(RelaxedPermutation):
+    """`P @ Q`: what Q sorts, sorted by P. Products pass through both."""
+
+    _written = False
+
+    def __init__(self, left: RelaxedPermutation, right: RelaxedPermutation) -> None:
+        _checks.operand_rows(left.shape, right.shape)
+        self._left, self._right = left, right
+
+    @property
+    def shape(self) -> torch.Size:
+        batch = torch.broadcast_shapes(self._left.shape[:-2], self._right.shape[:-2])
+        return torch.Size((*batch, self._left.shape[-2], self._right.shape[-1]))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.promote_types(self._left.dtype, self._right.dtype)
+
+    @property
+    def device(self) -> torch.device:
+        return self._left.device
+
+    def _taken_apart(self) -> tuple[list[RelaxedPermutation], None]:
+        return [self._left, self._right], None
+
+    @classmethod
+    def _put_together(cls, parts: list[RelaxedPermutation], rest: None) -> "Composed":
+        return cls(*parts)
+
+    def _children(self) -> list[RelaxedPermutation]:
+        batch = self.shape[:-2]
+        return [part._expanded(batch) for part in (self._left, self._right)]
+
+    def _cast(self, dtype: torch.dtype) -> "Composed":
+        return Composed(self._left.to(dtype), self._right.to(dtype))
+
+    def _kind(self) -> str:
+        return f"{self._left._kind()} @ {self._right._kind()}"
+
+    def _matrix(self) -> Tensor:
+        matrix = self._left._product(self._right._matrix().to(working(self.dtype)))
+        return matrix.expand(self.shape)
+
+    def _product(self, x: Tensor) -> Tensor:
+        return self._left._product(self._right._product(x))
+
+    def _transposed(self, y: Tensor) -> Tensor:
+        return self._right._transposed(self._left._transposed(y))
+
+    def _rank(self) -> Tensor:
+        place = torch.arange(1, self.shape[-1] + 1, dtype=working(self.dtype), device=self.device)
+        moment, total = self._transposed(torch.stack([place, torch.ones_like(place)], -1)).unbind(
+            -1
+        )
+        return (moment / total).expand(self.shape[:-1])
+
+    def _top(self, k: int) -> RelaxedPermutation:
+        return Composed(self._left.top(k), self._right)
+
+    def permutation(self) -> Tensor:
+        """The two hard permutations, one after the other."""
+        batch = self.shape[:-2]
+        first, then = (part.permutation() for part in (self._right, self._left))
+        first, then = (x.expand(*batch, x.shape[-1]) for x in (first, then))
+        return first.gather(-1, then)
+
+
+@pytree
+@final
+class Transposed(Matrixlike):
     """The transpose of a relaxed permutation: row = item, column = position."""
 
     def __init__(self, permutation: RelaxedPermutation) -> None:
@@ -399,6 +490,36 @@ class Transposed(_Operator):
         """`(..., n, n)`, or `(..., n, k)` after `top(k)`."""
         *batch, rows, cols = self._of.shape
         return torch.Size((*batch, cols, rows))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the scores, and of what comes out."""
+        return self._of.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where it lives."""
+        return self._of.device
+
+    @property
+    def _written(self) -> bool:  # pyright: ignore
+        return self._of._written
+
+    def _taken_apart(self) -> tuple[list[RelaxedPermutation], None]:
+        return [self._of], None
+
+    @classmethod
+    def _put_together(cls, parts: list[RelaxedPermutation], rest: None) -> "Transposed":
+        return cls(*parts)
+
+    def _cast(self, dtype: torch.dtype) -> "Transposed":
+        return Transposed(self._of.to(dtype))
+
+    def _product(self, x: Tensor) -> Tensor:
+        return self._of._transposed(x)
+
+    def _transposed(self, y: Tensor) -> Tensor:
+        return self._of._product(y)
 
     @property
     def mT(self) -> RelaxedPermutation:  # noqa: N802 - torch's name
@@ -414,6 +535,10 @@ class Transposed(_Operator):
         out = torch.promote_types(self._of.dtype, y.dtype)
         return self._of._transposed(y.to(working(out))).to(out)
 
+    def __rmatmul__(self, x: Tensor) -> Tensor:
+        """`x @ P.mT` by the rules of `torch.matmul`: `(n,)`, `(m, n)` or `(..., m, n)`."""
+        return _from_the_left(x, self, self._of, "x @ P.mT")
+
     def to_dense(self) -> Tensor:
         """The matrix `(..., n, n)`."""
         return self._of.to_dense().mT
@@ -421,6 +546,12 @@ class Transposed(_Operator):
     def __repr__(self) -> str:
         """Says what it transposes."""
         return f"{self._of!r}.mT"
+
+
+def _from_the_left(x: Tensor, operator: Matrixlike, transpose: Matrixlike, what: str) -> Tensor:
+    """`x @ operator`, by its transpose."""
+    x = _checks.left_operand(x, operator.shape, what)
+    return transpose @ x if x.dim() == 1 else (transpose @ x.mT).mT
 
 
 def _add_gradient(value: Tensor, soft: Tensor) -> Tensor:

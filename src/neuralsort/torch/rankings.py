@@ -11,7 +11,7 @@ from torch.distributions import constraints
 from . import _checks
 
 # Below every logit by so much that its exponential is 0, but finite: gradients stay numbers.
-ABSENT = -1e300
+ABSENT = {torch.float64: -1e300, torch.float32: -1e30}
 
 
 def ranking_from(relevance: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -101,19 +101,23 @@ def _listed(ranking: Tensor, counts: Tensor, n: int) -> Tensor:
 def log_density(
     logits: Tensor, ranking: Tensor, mask: Tensor | None, ties: Tensor | None = None
 ) -> Tensor:
-    """Log-probability that rankings begin with the given places; float64 in, float64 out.
+    """Log-probability that rankings begin with the given places, in the dtype of the logits.
 
-    Places that are tied with the one before, `(..., k)` boolean, compete as the first of them does.
+    That is the longest there is: float64, but for devices that have none. Places that are tied with
+    the one before, `(..., k)` boolean, compete as the first of them does.
     """
     n, k = logits.shape[-1], ranking.shape[-1]
+    absent = ABSENT[logits.dtype]
+    if logits.dtype is torch.float32:  # whose digits no offset may take
+        logits = logits - logits.detach().amax(-1, keepdim=True) if n else logits
     if k == n and mask is None:
         chosen = logits.gather(-1, ranking)
         return (chosen - _of_groups(reversed_logcumsumexp(chosen), ties)).sum(-1)
     present = torch.ones_like(logits, dtype=torch.bool) if mask is None else mask
     counts = _places_that_count(present, k)
     listed = _listed(ranking, counts, n)
-    unlisted = logits.masked_fill(listed | ~present, ABSENT).logsumexp(-1, keepdim=True)
-    chosen = logits.gather(-1, ranking.masked_fill(~counts, 0)).masked_fill(~counts, ABSENT)
+    unlisted = logits.masked_fill(listed | ~present, absent).logsumexp(-1, keepdim=True)
+    chosen = logits.gather(-1, ranking.masked_fill(~counts, 0)).masked_fill(~counts, absent)
     rest = reversed_logcumsumexp(torch.cat([chosen, unlisted], -1))[..., :k]
     return (chosen - _of_groups(rest, ties)).masked_fill(~counts, 0.0).sum(-1)
 

@@ -346,6 +346,9 @@ class NetworkPermutation(ScorePermutation):
     def _kind(self) -> str:
         return "sorting_network"
 
+    def _written(self) -> bool:
+        return False
+
     def _top(self, k: int) -> RelaxedPermutation:
         return NetworkPermutation(self._network, *self._lists(), k)
 

@@ -121,6 +121,9 @@ class KernelPermutation(ScorePermutation):
     def _long(self) -> bool:
         return self.shape[-1] > LONGEST_DENSE
 
+    def _written(self) -> bool:
+        return not self._long()
+
     def _matrix(self) -> Array:
         return _matrix(self._kernel, self._rows, *self._lists())
 

@@ -71,6 +71,7 @@ class LapSumKernel(LazyKernel):
     """Weights that are the mass of an item between two thresholds. They need not be unimodal."""
 
     name = "lapsum"
+    needs_float64 = True
 
     def matrix(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
         log = Thresholds(ordered, dtype, rows).log_matrix().reshape(*ordered.batch, rows, ordered.n)

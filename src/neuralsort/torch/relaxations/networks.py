@@ -23,8 +23,10 @@ from .. import _checks
 from ..arrays import matmul, working
 from ..gradients import straight_through
 from ..permutation import RelaxedPermutation
+from ..pytrees import pytree
 from ..softness import looked_for, temperature
 from .layers import bitonic, mix, next_power, odd_even
+from .on_host import lacks_float64, on_host
 from .ordering import Ordered
 from .scored import Kernel, ScorePermutation, unrelaxed
 
@@ -121,9 +123,14 @@ def sorting_network(
     exact = swap == "error_free"
     network, soft = (ErrorFreeNetwork, "optimal") if exact else (Network, swap)
 
-    def at(tau: float | Tensor) -> RelaxedPermutation:
+    def make(scores: Tensor, tau: float | Tensor, mask: Tensor | None) -> RelaxedPermutation:
         ordered = Ordered(scores, tau, mask)
-        return NetworkPermutation(network(kind, SWAPS[soft], ordered), ordered, scores.dtype)
+        return NetworkPermutation(network(kind, soft, ordered), ordered, scores.dtype)
+
+    def at(tau: float | Tensor) -> RelaxedPermutation:
+        if lacks_float64(scores.device):
+            return on_host(make, scores.device, scores, tau, mask)
+        return make(scores, tau, mask)
 
     if (hard := unrelaxed(scores, tau, mask)) is not None:
         return hard
@@ -140,15 +147,17 @@ class Network(Kernel):
     """
 
     name = "sorting_network"
+    needs_float64 = True
 
-    def __init__(self, kind: str, swap: Callable[[Tensor], Tensor], ordered: Ordered) -> None:
+    def __init__(self, kind: str, swap: str, ordered: Ordered) -> None:
         n, device = ordered.n, ordered.scores.device
-        self.swap, self.ordered = swap, ordered
+        self._options = kind, swap
+        self.swap, self.ordered = SWAPS[swap], ordered
         self.bitonic = kind == "bitonic"
         self.layers = bitonic(n) if self.bitonic else odd_even(n)
         self.width = next_power(n) if self.bitonic else n
         item = slot = torch.arange(n, device=device)
-        self.count = torch.tensor([n], device=device)
+        self.count = torch.full((1,), n, device=device)
         if ordered.mask is not None:  # present items take the first slots
             item = torch.sort(~ordered.mask, dim=-1, stable=True).indices
             self.count = ordered.mask.sum(-1, keepdim=True)  # (..., 1)
@@ -164,6 +173,13 @@ class Network(Kernel):
         self.live = (wires >= spare) & (wires < end)  # (..., width)
         self.full = ordered.mask is None and self.width == n
         self._shares: dict[tuple[bool, bool], list[Tensor]] = {}  # apart by mode
+
+    def options(self) -> tuple[str, str]:
+        return self._options
+
+    @classmethod
+    def of(cls, options: tuple[str, str], ordered: Ordered) -> "Network":
+        return cls(*options, ordered)
 
     def _end(self) -> Tensor:
         """The wire after the last item present: they sort as a shorter list would."""
@@ -291,7 +307,7 @@ class ErrorFreeNetwork(Network):
     place. Ties swap as a stable sort has them, whose positions the layers compare.
     """
 
-    def __init__(self, kind: str, swap: Callable[[Tensor], Tensor], ordered: Ordered) -> None:
+    def __init__(self, kind: str, swap: str, ordered: Ordered) -> None:
         super().__init__(kind, swap, ordered)
         self.swaps = self._decide(_take(ordered.rank(), self.item_of_wire, -1))
 
@@ -332,11 +348,13 @@ class ErrorFreeNetwork(Network):
         return _take(_take(wires, rows_of, -2), items_of, -1)
 
 
+@pytree
 @final
 class NetworkPermutation(ScorePermutation):
     """The relaxed permutation of a sorting network: products pass through its layers."""
 
     _kernel: Network  # pyright: ignore
+    _written = False
 
     def _product(self, x: Tensor) -> Tensor:
         if x.dim() == 1:

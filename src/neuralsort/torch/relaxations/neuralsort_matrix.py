@@ -9,7 +9,7 @@ from torch.nn.functional import pad, threshold
 
 from ..arrays import matmul
 from .engine.between import all_falls
-from .ordering import Ordered, tie_groups
+from .ordering import Ordered, inverse, tie_groups
 
 # Lists up to this length are compared pair by pair: fewer operations than sorting them.
 PAIRWISE = 32
@@ -72,6 +72,8 @@ def _pairwise(ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
     `s_j - s_k` held fixed, the logits are linear in the scores.
     """
     s = ordered.scores.to(ordered.exact)
+    if isinstance(ordered.tau, Tensor):  # an offset would drown the gradient to it
+        s = s - s.detach().mean(-1, keepdim=True)
     if isinstance(ordered.tau, Tensor) or ordered.tau != 1:
         s = s / ordered.tau
     row = s.unsqueeze(-2)
@@ -145,6 +147,7 @@ class _Sorted(torch.autograd.Function):
         exact = gaps.dtype
         tempered = ctx.needs_input_grad[1]
         sums, heat = [], []
+        place = inverse(perm).to(exact)
         for i, j in _strips(gaps, matrix.shape[-2], 32):  # few enough for sums in float32
             weights = matrix[..., i:j, :]
             to_logits = _to_logits(weights, grad[..., i:j, :])
@@ -152,7 +155,8 @@ class _Sorted(torch.autograd.Function):
             twice = torch.arange(i - j + 1, j - i, 2, dtype=matrix.dtype, device=matrix.device)
             part = matmul(torch.stack([torch.ones_like(twice), twice]), to_logits).to(exact)
             total, moment = part[..., 0, :], part[..., 1, :]
-            sums.append(torch.stack([total, moment + (i + j - 1) * total], -2))
+            # From the item's own row: far from it there is no weight, so that nothing cancels.
+            sums.append(torch.stack([total, (2 * place - (i + j - 1)) * total - moment], -2))
             if tempered:
                 tiny = torch.finfo(matrix.dtype).tiny
                 heat.append((to_logits * weights.clamp(min=tiny).log()).sum((-1, -2)).to(exact))
@@ -160,10 +164,8 @@ class _Sorted(torch.autograd.Function):
             return (torch.zeros_like(gaps), torch.zeros_like(unit), *[None] * 4)
         both = sum(sums[1:], sums[0])
         both = both.gather(-1, perm.unsqueeze(-2).expand_as(both))
-        total, moment = both[..., 0, :], both[..., 1, :]
-        place = torch.arange(gaps.shape[-1], dtype=exact, device=gaps.device)
+        total, local_gradient = both[..., 0, :], both[..., 1, :]
         before = total.cumsum(-1) - total
-        local_gradient = 2 * place * total - moment
         to_scaled = untie(local_gradient, total, before, ties=tie_groups(gaps))
         to_unit = -sum(heat[1:], heat[0]).unsqueeze(-1) if tempered else None
         return (to_scaled, to_unit, *[None] * 4)

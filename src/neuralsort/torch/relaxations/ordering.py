@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..arrays import inferring
+from ..arrays import inferring, longest
 
 # A gap of this many temperatures carries no weight: exp(-800) is 0 in float64.
 WALL = 800.0
@@ -31,8 +31,9 @@ class Ordered:
     def __init__(
         self, scores: Tensor, tau: float | Tensor, mask: Tensor | None, power: float = 1.0
     ) -> None:
-        self.exact = torch.float32 if scores.device.type == "mps" else torch.float64
+        self.exact = longest(scores.device)
         self.power = power
+        self.given = scores, tau, mask
         self.hard: Tensor | None = None
         if isinstance(tau, Tensor):
             tau = tau.to(self.exact)
@@ -44,11 +45,6 @@ class Ordered:
         self.tau = tau
         self.mask = mask
         self._sorted: dict[bool, tuple[Tensor, Tensor, Tensor]] = {}  # apart by inference mode
-        self._made = self._version()
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """A copy counts from anew."""
-        self.__dict__.update(state)
         self._made = self._version()
 
     @property

@@ -1,7 +1,7 @@
 """Relaxed permutations of scores: written down for short lists, matrix-free for long ones."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Protocol, final
+from typing import Any, ClassVar, Protocol, final
 
 import torch
 from torch import Tensor
@@ -10,6 +10,8 @@ from torch.nn.functional import pad
 from .. import _checks
 from ..arrays import working
 from ..permutation import DensePermutation, HardPermutation, RelaxedPermutation
+from ..pytrees import pytree
+from .on_host import lacks_float64, on_host
 from .ordering import Ordered
 
 # Lists up to this length are multiplied as a matrix.
@@ -46,6 +48,17 @@ class Kernel(ABC):
     name: ClassVar[str]
     unimodal: ClassVar[bool] = False  # whether the paper's definition holds whatever the scores
 
+    needs_float64: ClassVar[bool] = False  # for short lists too; for long ones all do
+
+    def options(self) -> tuple[Any, ...]:
+        """What it was made with, plain values."""
+        return ()
+
+    @classmethod
+    def of(cls, options: tuple[Any, ...], ordered: Ordered) -> "Kernel":
+        """Such a kernel for these lists."""
+        return cls(*options)
+
     @abstractmethod
     def matrix(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
         """The first rows of the matrix, columns in the order of the items."""
@@ -71,7 +84,10 @@ def relaxed(
     kernel: LazyKernel, scores: Tensor, tau: float | Tensor, mask: Tensor | None, power: float = 1.0
 ) -> RelaxedPermutation:
     """The relaxed permutation of checked scores, in the form that suits their length."""
-    kind = LazyPermutation if scores.shape[-1] > LONGEST_DENSE else ShortPermutation
+    long = scores.shape[-1] > LONGEST_DENSE
+    if (long or kernel.needs_float64) and lacks_float64(scores.device):
+        return on_host(relaxed, scores.device, kernel, scores, tau, mask, power)
+    kind = LazyPermutation if long else ShortPermutation
     hard = unrelaxed(scores, tau, mask)
     return hard or kind(kernel, Ordered(scores, tau, mask, power), scores.dtype)
 
@@ -111,6 +127,34 @@ class ScorePermutation(RelaxedPermutation):
     def device(self) -> torch.device:
         """Where it lives."""
         return self._ordered.scores.device
+
+    def _taken_apart(self) -> tuple[list[Tensor], Any]:
+        scores, tau, mask = self._ordered.given
+        parts = [x for x in (scores, tau, mask) if isinstance(x, Tensor)]
+        number = None if isinstance(tau, Tensor) else tau
+        kernel = type(self._kernel), self._kernel.options()
+        return parts, (*kernel, number, mask is not None, self._ordered.power, self._rows)
+
+    @classmethod
+    def _put_together(cls, parts: list[Tensor], rest: Any) -> Any:
+        device = parts[0].device
+        if (cls._form != "dense" or rest[0].needs_float64) and lacks_float64(device):
+            return on_host(lambda *there: cls._put_together(list(there), rest), device, *parts)
+        kernel, options, tau, masked, power, rows = rest
+        mask = parts[-1] if masked else None
+        ordered = Ordered(parts[0], parts[1] if tau is None else tau, mask, power)
+        return cls(kernel.of(options, ordered), ordered, parts[0].dtype, rows)
+
+    def _children(self) -> list[Tensor]:
+        batch, parts = self._ordered.batch, self._taken_apart()[0]
+        lists = len(batch)  # a temperature may be one for all of them
+        return [
+            x if x.shape[:-1] == batch and x.dim() > lists else x.expand(*batch, 1) for x in parts
+        ]
+
+    def _cast(self, dtype: torch.dtype) -> "ScorePermutation":
+        parts, rest = self._taken_apart()
+        return type(self)._put_together([parts[0].to(dtype), *parts[1:]], rest)
 
     def _kind(self) -> str:
         return f"{self._kernel.name}, {self._form}"
@@ -175,6 +219,7 @@ def _common_offset(x: Tensor, apart: Tensor) -> Tensor:
     return torch.where(common.isfinite(), common, 0.0)
 
 
+@pytree
 @final
 class ShortPermutation(ScorePermutation):
     """Written down, but for logarithms of weights too small for the matrix."""
@@ -196,12 +241,14 @@ def log_weights(kernel: LazyKernel, ordered: Ordered, perm: Tensor, log_norm: Te
     return -fall - (log_norm + ordered.poison().to(log_norm.dtype))
 
 
+@pytree
 @final
 class LazyPermutation(ScorePermutation):
     """Never written down: every answer comes from an operator in sorted coordinates."""
 
     _kernel: LazyKernel  # pyright: ignore
     _form = "matrix-free"
+    _written = False
 
     def __init__(
         self, kernel: Kernel, ordered: Ordered, dtype: torch.dtype, rows: int | None = None

@@ -20,6 +20,7 @@ from ..arrays import inferring, working
 from ..hardening import harden
 from ..noise import gumbel
 from ..permutation import DensePermutation, HardPermutation, RelaxedPermutation
+from ..pytrees import pytree
 from ..softness import looked_for, spoilt_if_negative, temperature
 from .neuralsort import NeuralSortKernel
 from .ordering import Ordered
@@ -264,6 +265,7 @@ class _FromLogarithms(RelaxedPermutation):
         return -(log.exp() * log.masked_fill(log == -torch.inf, 0.0)).sum(-1)
 
 
+@pytree
 @final
 class LogPermutation(_FromLogarithms):
     """A relaxed permutation that is known by the logarithms of its weights."""
@@ -292,6 +294,16 @@ class LogPermutation(_FromLogarithms):
             self._perm = perm
         return perm
 
+    def _taken_apart(self) -> tuple[list[Tensor], torch.dtype]:
+        return [self._log] if self._perm is None else [self._log, self._perm], self._dtype
+
+    @classmethod
+    def _put_together(cls, parts: list[Tensor], rest: torch.dtype) -> "LogPermutation":
+        return cls(parts[0], rest, *parts[1:])
+
+    def _cast(self, dtype: torch.dtype) -> "LogPermutation":
+        return LogPermutation(self._log.to(working(dtype)), dtype)
+
     def _kind(self) -> str:
         return "sinkhorn"
 
@@ -314,6 +326,9 @@ class TransportKernel(Kernel):
         self.iterations, self.tolerance = iterations, tolerance
         self._logs: dict[tuple[bool, bool], Tensor] = {}  # apart by mode
 
+    def options(self) -> tuple[int, float | None]:
+        return self.iterations, self.tolerance
+
     def log_matrix(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
         mode = ordered.mode
         if mode not in self._logs:
@@ -327,6 +342,7 @@ class TransportKernel(Kernel):
         return self.log_matrix(ordered, dtype, rows).exp()
 
 
+@pytree
 @final
 class TransportPermutation(_FromLogarithms, ScorePermutation):
     """The relaxed permutation of `sinkhorn_sort`."""

@@ -23,6 +23,8 @@ from .scored import LazyKernel, relaxed
 
 # A distance whose square carries no weight: exp(-900) is 0 in float64.
 FAR = 30.0
+# A distance that carries no weight, and whose square is a number in float32.
+ENDLESS = 1e15
 
 
 def softsort(
@@ -78,6 +80,9 @@ class SoftSortKernel(LazyKernel):
     def __init__(self, power: float) -> None:
         self.power = power
 
+    def options(self) -> tuple[float]:
+        return (self.power,)
+
     def _fall(self, ordered: Ordered, distance: Tensor) -> Tensor:
         fall = distance.abs() if self.power == 1 else distance.square()
         return ordered.shrink(fall, self.power)
@@ -85,7 +90,10 @@ class SoftSortKernel(LazyKernel):
     def matrix(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
         row, column = _places(ordered, ordered.distance())
         by_item = column.gather(-1, ordered.rank()).unsqueeze(-2)
-        logits = self._fall(ordered, row[..., :rows].unsqueeze(-1) - by_item).neg()
+        distance = row[..., :rows].unsqueeze(-1) - by_item
+        if ordered.exact is torch.float32:  # where sums of gaps have too few digits
+            distance = straight_through(_differences(ordered, rows), distance)
+        logits = self._fall(ordered, distance).neg()
         return torch.softmax(logits, -1, dtype=dtype)
 
     def fall(self, ordered: Ordered, place: Tensor) -> Tensor:
@@ -106,6 +114,18 @@ class SoftSortKernel(LazyKernel):
         if self.power == 2:
             return BandOperator(SoftSortBands, ordered, dtype, rows)
         return ScanOperator(ordered, dtype, rows)
+
+
+def _differences(ordered: Ordered, rows: int) -> Tensor:
+    """Differences of scores in units, `(..., rows, n)`, each from the two scores themselves."""
+    values, rank = ordered.values.detach(), ordered.rank()
+    room = pad(ordered.open_gaps.isinf()[..., :-1].cumsum(-1), (1, 0))
+    above, below = values[..., :rows].unsqueeze(-1), values.gather(-1, rank).unsqueeze(-2)
+    apart = room[..., :rows].unsqueeze(-1) != room.gather(-1, rank).unsqueeze(-2)
+    scale = ordered.scale()
+    scale = scale.unsqueeze(-1) if isinstance(scale, Tensor) and scale.dim() else scale
+    difference = torch.where(above == below, 0.0, above - below).to(ordered.exact) / scale
+    return difference.masked_fill(apart, ENDLESS).clamp(-ENDLESS, ENDLESS)
 
 
 def _places(ordered: Ordered, distance: Tensor) -> tuple[Tensor, Tensor]:

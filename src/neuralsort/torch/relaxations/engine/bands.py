@@ -93,7 +93,7 @@ class Level:
         whole = torch.cat([x, x[..., -1:].expand(d, lists, short)], -1) if short else x
         split = x.new_empty(lists * self.tiles + 1, d, self.size)
         split[:-1] = whole.reshape(d, lists * self.tiles, self.size).transpose(0, 1)
-        split[-1] = beyond
+        split[-1].fill_(beyond)
         return split
 
     def by_list(self, x: Tensor, n: int) -> Tensor:
