@@ -52,7 +52,7 @@ PUBLIC = {
 
 LAYERS = {
     "torch": [
-        {"_checks", "arrays"},
+        {"_checks", "arrays", "tracing"},
         {"gradients", "hardening", "noise", "permutation", "rankings"},
         {"permutahedron", "relaxations"},
         {"operators", "registry"},

@@ -23,6 +23,7 @@ FILES_OF_TORCH = {
     "nn.py": "modules are PyTorch's",
     "registry.py": "one table of methods serves all frameworks",
     "relaxations/lapsum.py": MISSING["lapsum"],
+    "tracing.py": "JAX programs are exported with XLA's own sort",
     "relaxations/neuralsort_matrix.py": "XLA fuses the operations of a dense matrix by itself",
     "relaxations/engine/bands.py": ENGINE,
     "relaxations/engine/between.py": "JAX sums falls outward in its dense form, and in its loop",

@@ -32,7 +32,7 @@ def temperature(value: float) -> float:
         "a number or a tensor",
         "Pass a float such as 1.0, or a tensor without dimensions to learn it.",
     )
-    if math.isnan(value) or value < 0 or math.isinf(value):
+    if not 0 <= value < math.inf:  # by comparisons, which compilers follow; NaN fails them
         raise ValueError(
             f"`tau` must be a finite number that is not negative, got {value}. "
             "Use tau=0 for the hard permutation, a positive number to relax it."
@@ -94,7 +94,7 @@ def dim(value: int, shape: tuple[int, ...]) -> int:
 def blur(value: float) -> float:
     """How many neighbouring ranks should blend."""
     value = _number("ranks", value, "a number", "Pass e.g. 1.0.")
-    if not (value > 0 and math.isfinite(value)):
+    if not 0 < value < math.inf:
         raise ValueError(
             f"`ranks` must be a positive number of ranks, got {value}. For no blur use tau=0."
         )
@@ -126,7 +126,7 @@ def tolerance(value: float | None) -> float | None:
 def strength(value: float) -> float:
     """How strongly a projection is regularised."""
     value = _number("strength", value, "a number", "Pass a float such as 1.0.")
-    if not (value >= 0 and math.isfinite(value)):
+    if not 0 <= value < math.inf:
         raise ValueError(
             f"`strength` must be a finite number that is not negative, got {value}. "
             "Use strength=0 for the hard sort, a positive number to soften it."

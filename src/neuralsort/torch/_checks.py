@@ -1,5 +1,7 @@
 """Every rule for tensors, one message each: what was expected, what came, what to do."""
 
+from typing import NoReturn
+
 import torch
 from torch import Tensor
 
@@ -119,6 +121,15 @@ def same_batch(what: str, lists: torch.Size, operator: torch.Size) -> None:
             f"{tuple(operator)}, got {tuple(lists)}. Give every list its own, or one for all of "
             "them."
         )
+
+
+def one_side_only(x: tuple[int, ...], operator: tuple[int, int]) -> NoReturn:
+    """Products in compiled graphs that fit on both sides: torch does not say which was meant."""
+    raise TypeError(
+        f"`P @ x` in a compiled graph expects an x that fits on one side of P only, got shape {x} "
+        f"beside {operator}: torch.compile does not tell it from `x @ P`. Write "
+        "torch.matmul(P, x) or torch.matmul(x, P); for one value per item, P.sort(x)."
+    )
 
 
 def quantile(value: float | Tensor, like: Tensor) -> Tensor:

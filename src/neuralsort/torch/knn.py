@@ -168,12 +168,15 @@ def neighbour_labels(
     mask = _checks.mask(mask, queries.new_empty(()).expand(len(queries), n))
     unusable = ~labels.isfinite()
     size = max(1, LARGEST // max(1, n * (samples or 1)))
+    if torch.compiler.is_compiling():  # one part: how many there are must not depend on sizes
+        size = max(1, len(queries))
     parts = []
     for start in range(0, max(1, len(queries)), size):  # once where there are no queries
         some = slice(start, start + size)
         part = None if mask is None else mask[some]
         P = soft_neighbours(queries[some], candidates, k=k, samples=samples, mask=part, **options)
-        rows = P @ (labels if part is None else labels.masked_fill(unusable, 0.0))
+        held = labels if part is None else labels.masked_fill(unusable, 0.0)
+        rows = torch.matmul(P, held)  # pyright: ignore
         if part is not None:
             # What is no number counts only for queries that the candidate is there for.
             asked = part.to(rows.dtype) @ unusable.to(rows.dtype) > 0  # (q, c)

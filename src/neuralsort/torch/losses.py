@@ -19,6 +19,7 @@ from .distributions import PlackettLuce
 from .operators import Relaxation, relaxed
 from .permutation import RelaxedPermutation
 from .relaxations import neuralsort
+from .tracing import stable_sort
 
 
 def reduced(values: Tensor, reduction: str) -> Tensor:
@@ -45,7 +46,7 @@ def _log_prob(
     counted = torch.arange(rows, device=perm.device) < count_present(mask, P.shape[-1])
     # Rows that do not count are asked for the item they hold, the absent ones in index order: at a
     # weight of 0 the logarithm would have no gradient to leave out.
-    held = torch.sort(~mask, dim=-1, stable=True).indices[..., :rows]
+    held = stable_sort(~mask)[1][..., :rows]
     perm = torch.where(counted, perm, held)
     _checks.in_range(name, perm, P.shape[-1])
     return P._log_prob(perm).masked_fill(~counted, absent)

@@ -1,5 +1,6 @@
 """Relaxed permutations: the lazy operator that everything else consumes."""
 
+import operator
 from abc import ABC, abstractmethod
 from typing import Any, final
 
@@ -25,9 +26,8 @@ class _Operator:
             return NotImplemented
         if func is torch.matmul and isinstance(args[0], _Operator):
             return args[0].__matmul__(args[1])
-        # A compiled graph turns `A @ x` into `Tensor.matmul(x, A)`; eager code never comes here.
-        if torch.compiler.is_compiling() and isinstance(args[1], _Operator):
-            return args[1].__matmul__(args[0])
+        if torch.compiler.is_compiling() and getattr(func, "__name__", "") == "matmul":
+            return _matmul_compiled(func in (torch.matmul, operator.matmul), *args)
         return NotImplemented
 
 
@@ -407,6 +407,27 @@ class Transposed(_Operator):
     def __repr__(self) -> str:
         """Says what it transposes."""
         return f"{self._of!r}.mT"
+
+
+def _matmul_compiled(in_order: bool, x: Any, y: Any) -> Tensor:
+    """`x @ A`, or `A @ x` which a compiler hands on as `x @ A`: where both fit, nobody can tell.
+
+    Args:
+        in_order: Whether the operands come as they were written.
+        x: A tensor, or the operator of `A @ x` in order.
+        y: The operator.
+    """
+    if isinstance(x, _Operator):
+        return x.__matmul__(y)
+    rows, columns = y.shape[-2:]
+    before, after = x.shape[-1] == rows, x.shape[max(-2, -x.dim())] == columns
+    if before and (in_order or not after):
+        return matmul(x, y.to_dense())
+    if in_order:
+        return NotImplemented
+    if before and after:
+        _checks.one_side_only(tuple(x.shape), (rows, columns))
+    return y.__matmul__(x)
 
 
 def _add_gradient(value: Tensor, soft: Tensor) -> Tensor:

@@ -13,11 +13,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from .. import _checks
+from ..arrays import matmul
 from ..gradients import straight_through
 from ..permutation import RelaxedPermutation
+from ..tracing import count_up_to
 from .engine.recurrence import recurrence
 from .ordering import WALL, Ordered
-from .scored import LazyKernel, relaxed
+from .scored import LONGEST_DENSE, LazyKernel, relaxed
 
 # Stands for a sum over no items: small, but with room for its inverse and the square of that.
 NONE = 1e-100
@@ -119,7 +121,7 @@ class Thresholds:
         place = torch.arange(self.n, device=self.item.device)
         here = place + (1 - behind[:, 1:] + ahead[:, :-1]) / 2  # the sum of all F at each item
         k = torch.arange(1, self.n, dtype=here.dtype, device=here.device).expand(len(here), -1)
-        self.interval = torch.searchsorted(here.detach().contiguous(), k.contiguous(), right=True)
+        self.interval = count_up_to(here.detach(), k)
         excess = k - self.interval
         gap = pad(self.gap, (1, 1), value=WALL).gather(-1, self.interval)
         b = behind.clamp(min=NONE).gather(-1, self.interval)
@@ -171,7 +173,7 @@ class Thresholds:
         y = y.to(self.item.dtype)
         fall = -y.diff(dim=-1)
         place = torch.arange(self.n, device=y.device).expand(self.item.shape)
-        row = torch.searchsorted(self.interval, place.contiguous(), right=True)  # it stands in
+        row = count_up_to(self.interval, place)  # it stands in
         since = (self.threshold.gather(-1, row) - self.item).exp()
         until = (self.item - self.threshold.gather(-1, row + 1)).exp()
         at = row.expand(len(y), *row.shape)
@@ -220,5 +222,11 @@ def _decaying(x: Tensor, gap: Tensor) -> Tensor:
     """Running sums of x `(d, lists, m)` that decay along gaps `(lists, m - 1)`."""
     if not x.numel():
         return x
+    if torch.compiler.is_compiling() and x.shape[-1] <= LONGEST_DENSE:
+        # Every place from every other: one product, in place of steps that would be traced apart.
+        index = torch.arange(x.shape[-1], device=x.device)
+        since = pad(gap, (1, 0)).unsqueeze(-1).masked_fill(index.unsqueeze(-1) <= index, 0.0)
+        reach = since.cumsum(-2).neg().exp().masked_fill(index.unsqueeze(-1) < index, 0.0)
+        return matmul(reach, x.movedim(0, -1)).movedim(-1, 0)  # (lists, m, m) times (lists, m, d)
     decay = pad((-gap).exp(), (1, 0)).mT  # every list starts anew
     return recurrence(decay, x.permute(2, 1, 0))[1:].permute(2, 1, 0)

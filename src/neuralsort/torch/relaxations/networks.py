@@ -21,6 +21,7 @@ from ... import _options
 from .. import _checks
 from ..arrays import matmul, working
 from ..permutation import RelaxedPermutation
+from ..tracing import stable_sort
 from .layers import Layer, bitonic, mix, next_power, odd_even
 from .ordering import Ordered
 from .scored import Kernel, ScorePermutation, unrelaxed
@@ -121,7 +122,7 @@ class Network(Kernel):
         item = slot = torch.arange(n, device=device)
         self.count = torch.tensor([n], device=device)
         if ordered.mask is not None:  # present items take the first slots
-            item = torch.sort(~ordered.mask, dim=-1, stable=True).indices
+            item = stable_sort(~ordered.mask)[1]
             self.count = ordered.mask.sum(-1, keepdim=True)  # (..., 1)
         end = self._end()
         self.spare = spare = end - self.count
