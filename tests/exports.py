@@ -151,12 +151,12 @@ def _modules() -> list[Case]:
         Case("nn.NeuralSort, nn.PermutationCrossEntropy", cross_entropy, _listed, two),
         Case("nn.SoftTopK", ns.nn.SoftTopK(2, tau=0.5), lambda b, n: _listed(b, n)[:1], ("bn",)),
         Case("nn.PlackettLuceNLL", _loss(ns.nn.PlackettLuceNLL()), _listed, two),
-        Case("nn.NeuralNDCG", _loss(ns.nn.NeuralNDCG()), _relevant, two),
-        Case("nn.SpearmanLoss", _loss(ns.nn.SpearmanLoss()), _relevant, two),
+        Case("nn.NeuralNDCG", _loss(ns.nn.NeuralNDCG(tau=0.5)), _relevant, two),
+        Case("nn.SpearmanLoss", _loss(ns.nn.SpearmanLoss(tau=0.5)), _relevant, two),
         Case("nn.KendallLoss", _loss(ns.nn.KendallLoss(tau=0.5)), _relevant, two),
         Case("nn.ApproxNDCG", _loss(ns.nn.ApproxNDCG(tau=0.5)), _relevant, two),
         Case("nn.RankNetLoss", _loss(ns.nn.RankNetLoss()), _relevant, two),
-        Case("nn.TopKCrossEntropy", _loss(ns.nn.TopKCrossEntropy(k=2)), labelled, ("bn", "b")),
+        Case("nn.TopKCrossEntropy", _loss(ns.nn.TopKCrossEntropy(k=2, tau=0.5)), labelled, ("bn", "b")),
     ]
 
 

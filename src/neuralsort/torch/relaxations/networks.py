@@ -21,7 +21,7 @@ from ... import _options
 from .. import _checks
 from ..arrays import matmul, working
 from ..permutation import RelaxedPermutation
-from ..tracing import stable_sort
+from ..tracing import exporting, stable_sort
 from .layers import Layer, bitonic, mix, next_power, odd_even
 from .ordering import Ordered
 from .scored import Kernel, ScorePermutation, unrelaxed
@@ -141,8 +141,11 @@ class Network(Kernel):
         """The wire after the last item present: they sort as a shorter list would."""
         if not self.bitonic:
             return self.count
-        powers = 1 << torch.arange(self.width.bit_length(), device=self.count.device)
-        return powers[torch.searchsorted(powers, self.count)] if self.width else self.count
+        if not self.width:
+            return self.count
+        sizes = [1 << i for i in range(self.width.bit_length())]
+        powers = torch.tensor(sizes, device=self.count.device)
+        return powers[(powers < self.count).sum(-1, keepdim=True)]
 
     def _inverse(self, wires: Tensor) -> Tensor:
         """What stands on each wire; for empty wires anything, since nothing leaves them."""
@@ -163,8 +166,7 @@ class Network(Kernel):
         poison = torch.where(o.scores.isnan().any(-1, keepdim=True), torch.nan, 0.0)
         x, far = o.scores.to(o.exact), o.scores.isinf()
         # From the median, so that neither an offset of the scores nor a few large ones cost digits.
-        middle = x.detach().masked_fill(far, torch.nan).nanmedian(-1, keepdim=True).values
-        centred = x.masked_fill(far, 0.0) - middle.nan_to_num()
+        centred = x.masked_fill(far, 0.0) - self._median(x.detach(), far)
         scaled = (centred / o.tau).clamp(-ENDLESS, ENDLESS)
         x = torch.where(far, FAR * x.detach().sign(), scaled) + poison
         x = _take(x, self.item_of_wire, -1)
@@ -184,6 +186,16 @@ class Network(Kernel):
             shares.append(share)
             x = layer.join(x, torch.lerp(a, b, share), torch.lerp(b, a, share))
         return shares
+
+    def _median(self, x: Tensor, far: Tensor) -> Tensor:
+        """The lower median of what is not far off, `(..., 1)`; 0 where there is none."""
+        if not exporting():
+            return x.masked_fill(far, torch.nan).nanmedian(-1, keepdim=True).values.nan_to_num()
+        above = (x == torch.inf).sum(-1, keepdim=True)
+        half = (~far).sum(-1, keepdim=True) // 2
+        place = (above + half).clamp(max=x.shape[-1] - 1)
+        middle = self.ordered.values.detach().to(x.dtype).gather(-1, place)
+        return middle.masked_fill(middle.isinf(), 0.0)
 
     def apply(self, x: Tensor) -> Tensor:
         """What stands on the wires `(..., width, d)` after all layers."""
