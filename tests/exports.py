@@ -156,7 +156,12 @@ def _modules() -> list[Case]:
         Case("nn.KendallLoss", _loss(ns.nn.KendallLoss(tau=0.5)), _relevant, two),
         Case("nn.ApproxNDCG", _loss(ns.nn.ApproxNDCG(tau=0.5)), _relevant, two),
         Case("nn.RankNetLoss", _loss(ns.nn.RankNetLoss()), _relevant, two),
-        Case("nn.TopKCrossEntropy", _loss(ns.nn.TopKCrossEntropy(k=2, tau=0.5)), labelled, ("bn", "b")),
+        Case(
+            "nn.TopKCrossEntropy",
+            _loss(ns.nn.TopKCrossEntropy(k=2, tau=0.5)),
+            labelled,
+            ("bn", "b"),
+        ),
     ]
 
 

@@ -100,7 +100,10 @@ def permutation_cross_entropy(
     target = _checks.per_item(name, target, P.shape[:-1])
     mask = _checks.mask(mask, torch.empty((), device=target.device).expand(*batch, n))
     total = _log_prob(name, P, target, mask, absent=0.0).sum(-1, keepdim=True)
-    places = torch.as_tensor(count_present(mask, n), device=total.device).clamp(1, max(rows, 1))
+    places = count_present(mask, n)
+    if not isinstance(places, Tensor):
+        places = torch.full((), places, device=total.device)
+    places = places.clamp(1, max(rows, 1))
     return reduced(-(total / places).squeeze(-1), reduction)
 
 

@@ -97,7 +97,7 @@ class Thresholds:
     """
 
     def __init__(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> None:
-        lists = (ordered.batch.numel(), ordered.n)
+        lists = (math.prod(ordered.batch), ordered.n)
         self.dtype, self.rows, self.n = dtype, rows, ordered.n
         gaps = ordered.gaps.nan_to_num(nan=0.0).reshape(lists)
         gaps = torch.where(gaps < WALL, gaps, 2 * WALL)  # a wall on both sides of a threshold
@@ -120,7 +120,7 @@ class Thresholds:
         behind, ahead = (x.squeeze(0) for x in _sums(ones, self.gap))  # intervals 0, ..., n
         place = torch.arange(self.n, device=self.item.device)
         here = place + (1 - behind[:, 1:] + ahead[:, :-1]) / 2  # the sum of all F at each item
-        k = torch.arange(1, self.n, dtype=here.dtype, device=here.device).expand(len(here), -1)
+        k = torch.arange(1, self.n, dtype=here.dtype, device=here.device).expand(here.shape[0], -1)
         self.interval = count_up_to(here.detach(), k)
         excess = k - self.interval
         gap = pad(self.gap, (1, 1), value=WALL).gather(-1, self.interval)
@@ -159,7 +159,7 @@ class Thresholds:
     def product(self, x: Tensor) -> Tensor:
         """P x: the mass of x below each threshold, and its differences."""
         x = x.to(self.item.dtype)
-        at = self.interval.expand(len(x), *self.interval.shape)
+        at = self.interval.expand(x.shape[0], *self.interval.shape)
         behind, ahead = (s.gather(-1, at) for s in _sums(x, self.gap))
         below = pad(x.cumsum(-1), (1, 0))
         mass = (
@@ -176,7 +176,7 @@ class Thresholds:
         row = count_up_to(self.interval, place)  # it stands in
         since = (self.threshold.gather(-1, row) - self.item).exp()
         until = (self.item - self.threshold.gather(-1, row + 1)).exp()
-        at = row.expand(len(y), *row.shape)
+        at = row.expand(y.shape[0], *row.shape)
         inner = self.threshold[:, 1:-1].diff(dim=-1)
         behind, ahead = (s.gather(-1, at) for s in _sums(fall, inner))
         return (y.gather(-1, at) + (behind * since - ahead * until) / 2).to(self.dtype)
