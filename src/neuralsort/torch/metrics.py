@@ -12,6 +12,10 @@ from . import _checks
 from .arrays import working
 from .losses import count_present, reduced
 from .relaxations.ordering import Ordered, share_ties, tie_groups
+from .retrieval import average_precision as average_precision
+from .retrieval import precision_at_k as precision_at_k
+from .retrieval import recall_at_k as recall_at_k
+from .retrieval import reciprocal_rank as reciprocal_rank
 
 # -- permutations ----------------------------------------------------------------------------------
 
