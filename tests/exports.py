@@ -71,6 +71,10 @@ def _listed(batch: int, n: int) -> tuple[Tensor, Tensor]:
     return scores, torch.stack([torch.randperm(n) for _ in range(batch)])
 
 
+def _lists(batch: int, n: int) -> tuple[Tensor]:
+    return _listed(batch, n)[:1]
+
+
 def _masked(batch: int, n: int) -> tuple[Tensor, Tensor]:
     scores = torch.randn(batch, n)
     return scores, torch.arange(n) < torch.arange(batch).unsqueeze(-1) % n + 1
@@ -98,9 +102,7 @@ def _methods() -> list[Case]:
     cases = []
     for method in registry.METHODS.values():
         if method.gives == "values":
-            cases.append(
-                Case(method.name, method.function, lambda b, n: _listed(b, n)[:1], ("bn",))
-            )
+            cases.append(Case(method.name, method.function, _lists, ("bn",)))
         elif method.takes == "scores":
             ask = functools.partial(_ask, method.function)
             cases.append(Case(method.name, ask, _listed, ("bn", "bn")))
@@ -130,8 +132,8 @@ def _masked_answers(scores: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
     )
 
 
-def _loss(module: torch.nn.Module) -> Callable[..., Tensor]:
-    return lambda scores, other: module(scores, other)
+BINARY = (ns.nn.RecallAtKLoss, ns.nn.SmoothAPLoss)
+"""Losses of items that are relevant or not."""
 
 
 def _relevant(batch: int, n: int) -> tuple[Tensor, Tensor]:
@@ -147,21 +149,43 @@ def _modules() -> list[Case]:
     def labelled(batch: int, n: int) -> tuple[Tensor, Tensor]:
         return torch.randn(batch, n), torch.randint(0, n, (batch,))
 
+    def nearest(queries: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
+        knn = ns.nn.DifferentiableKNN(2, tau=0.5)
+        found = knn(queries, candidates, candidates.square())
+        P = knn.neighbours(queries, candidates)
+        return found, ns.nn.KNNLoss(2)(P, candidates[:, 0] > 0)
+
+    def points(batch: int, n: int) -> tuple[Tensor, Tensor]:
+        return torch.randn(batch, 3), torch.randn(n, 3)
+
+    losses = [
+        ns.nn.ApproxNDCG(tau=0.5),
+        ns.nn.KendallLoss(tau=0.5),
+        ns.nn.LambdaLoss(),
+        ns.nn.ListNetLoss(),
+        ns.nn.NeuralNDCG(tau=0.5),
+        ns.nn.RankNetLoss(),
+        ns.nn.RecallAtKLoss(2, tau=0.5, rank_tau=0.5),
+        ns.nn.SmoothAPLoss(tau=0.5),
+        ns.nn.SpearmanLoss(tau=0.5),
+    ]
+
+    def all_losses(scores: Tensor, relevance: Tensor) -> tuple[Tensor, ...]:
+        graded = [loss for loss in losses if not isinstance(loss, BINARY)]
+        binary = [loss for loss in losses if isinstance(loss, BINARY)]
+        return (
+            *(loss(scores, relevance) for loss in graded),
+            *(loss(scores, relevance > 0) for loss in binary),
+        )
+
+    top = ns.nn.TopKCrossEntropy(k=2, tau=0.5)
     return [
         Case("nn.NeuralSort, nn.PermutationCrossEntropy", cross_entropy, _listed, two),
-        Case("nn.SoftTopK", ns.nn.SoftTopK(2, tau=0.5), lambda b, n: _listed(b, n)[:1], ("bn",)),
-        Case("nn.PlackettLuceNLL", _loss(ns.nn.PlackettLuceNLL()), _listed, two),
-        Case("nn.NeuralNDCG", _loss(ns.nn.NeuralNDCG(tau=0.5)), _relevant, two),
-        Case("nn.SpearmanLoss", _loss(ns.nn.SpearmanLoss(tau=0.5)), _relevant, two),
-        Case("nn.KendallLoss", _loss(ns.nn.KendallLoss(tau=0.5)), _relevant, two),
-        Case("nn.ApproxNDCG", _loss(ns.nn.ApproxNDCG(tau=0.5)), _relevant, two),
-        Case("nn.RankNetLoss", _loss(ns.nn.RankNetLoss()), _relevant, two),
-        Case(
-            "nn.TopKCrossEntropy",
-            _loss(ns.nn.TopKCrossEntropy(k=2, tau=0.5)),
-            labelled,
-            ("bn", "b"),
-        ),
+        Case("nn.SoftTopK", ns.nn.SoftTopK(2, tau=0.5), _lists, ("bn",)),
+        Case("nn.PlackettLuceNLL", ns.nn.PlackettLuceNLL(), _listed, two),
+        Case("nn.TopKCrossEntropy", top, labelled, ("bn", "b")),
+        Case("nn.DifferentiableKNN, nn.KNNLoss", nearest, points, ("b.", "n.")),
+        Case("nn: losses of relevance", all_losses, _relevant, two),
     ]
 
 
@@ -177,7 +201,7 @@ def _operators() -> list[Case]:
         )
 
     return [
-        Case("operators", answers, lambda b, n: _listed(b, n)[:1], ("bn",)),
+        Case("operators", answers, _lists, ("bn",)),
         Case("masks", _masked_answers, _masked, ("bn", "bn")),
     ]
 
