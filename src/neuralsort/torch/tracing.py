@@ -57,3 +57,11 @@ def count_up_to(sorted_x: Tensor, limits: Tensor) -> Tensor:
     if not exporting():
         return torch.searchsorted(sorted_x.contiguous(), limits.contiguous(), right=True)
     return (sorted_x.unsqueeze(-2) <= limits.unsqueeze(-1)).sum(-1)
+
+
+def arctangent(x: Tensor) -> Tensor:
+    """`torch.atan`, which onnxruntime has in float32 only: from there one step of Newton's."""
+    if not exporting():
+        return torch.atan(x)
+    near = torch.atan(x.float()).to(x.dtype)
+    return near + (x * near.cos() - near.sin()) / (near.cos() + x * near.sin())

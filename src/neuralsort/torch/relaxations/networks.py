@@ -22,7 +22,7 @@ from .. import _checks
 from ..arrays import matmul, working
 from ..gradients import straight_through
 from ..permutation import RelaxedPermutation
-from ..tracing import exporting, stable_sort
+from ..tracing import arctangent, exporting, stable_sort
 from .layers import bitonic, mix, next_power, odd_even
 from .ordering import Ordered
 from .scored import Kernel, ScorePermutation, unrelaxed
@@ -38,7 +38,7 @@ def _optimal(v: Tensor) -> Tensor:
 
 SWAPS: dict[str, Callable[[Tensor], Tensor]] = {
     "logistic": torch.sigmoid,
-    "cauchy": lambda v: torch.atan(v) / math.pi + 0.5,
+    "cauchy": lambda v: arctangent(v) / math.pi + 0.5,
     "reciprocal": lambda v: (v / (2 + v.abs()) + 1) / 2,
     "optimal": _optimal,
 }
