@@ -62,7 +62,7 @@ class Case:
         letters = {"b": Dim.DYNAMIC}
         if self.reason("length") is None:
             letters["n"] = Dim.DYNAMIC
-        return ({i: letters[c] for i, c in enumerate(s) if c in letters} for s in self.shapes)
+        return tuple({i: letters[c] for i, c in enumerate(s) if c in letters} for s in self.shapes)
 
 
 def _listed(batch: int, n: int) -> tuple[Tensor, Tensor]:
@@ -132,6 +132,19 @@ def _masked_answers(scores: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
     )
 
 
+RELEVANCE_LOSSES = [
+    ns.nn.ApproxNDCG(tau=0.5),
+    ns.nn.KendallLoss(tau=0.5),
+    ns.nn.LambdaLoss(),
+    ns.nn.ListNetLoss(),
+    ns.nn.NeuralNDCG(tau=0.5),
+    ns.nn.RankNetLoss(),
+    ns.nn.RecallAtKLoss(2, tau=0.5, rank_tau=0.5),
+    ns.nn.SmoothAPLoss(tau=0.5),
+    ns.nn.SpearmanLoss(tau=0.5),
+]
+"""Modules that take scores and how relevant the items are."""
+
 BINARY = (ns.nn.RecallAtKLoss, ns.nn.SmoothAPLoss)
 """Losses of items that are relevant or not."""
 
@@ -158,21 +171,9 @@ def _modules() -> list[Case]:
     def points(batch: int, n: int) -> tuple[Tensor, Tensor]:
         return torch.randn(batch, 3), torch.randn(n, 3)
 
-    losses = [
-        ns.nn.ApproxNDCG(tau=0.5),
-        ns.nn.KendallLoss(tau=0.5),
-        ns.nn.LambdaLoss(),
-        ns.nn.ListNetLoss(),
-        ns.nn.NeuralNDCG(tau=0.5),
-        ns.nn.RankNetLoss(),
-        ns.nn.RecallAtKLoss(2, tau=0.5, rank_tau=0.5),
-        ns.nn.SmoothAPLoss(tau=0.5),
-        ns.nn.SpearmanLoss(tau=0.5),
-    ]
-
     def all_losses(scores: Tensor, relevance: Tensor) -> tuple[Tensor, ...]:
-        graded = [loss for loss in losses if not isinstance(loss, BINARY)]
-        binary = [loss for loss in losses if isinstance(loss, BINARY)]
+        graded = [loss for loss in RELEVANCE_LOSSES if not isinstance(loss, BINARY)]
+        binary = [loss for loss in RELEVANCE_LOSSES if isinstance(loss, BINARY)]
         return (
             *(loss(scores, relevance) for loss in graded),
             *(loss(scores, relevance > 0) for loss in binary),
