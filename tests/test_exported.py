@@ -70,7 +70,7 @@ def test_onnx_programs_are_the_same(case):
     assert_equal_everywhere(case, run)
 
 
-# -- the forms, beside the operations they stand for ------------------------------------------------
+# -- the forms, beside the operations they stand for -----------------------------------------------
 
 NAN, INF = torch.nan, torch.inf
 LISTS = [
