@@ -128,7 +128,7 @@ class Thresholds:
         a = ahead.clamp(min=NONE).gather(-1, self.interval)
         both = (a.log() + b.log() - gap) / 2
         apart = excess.masked_fill(excess == 0, 1.0)
-        log = (apart.abs() + torch.hypot(apart, both.exp())).log()
+        log = (apart.abs() + (apart.square() + (2 * both).exp()).sqrt()).log()  # at most n
         log = torch.where(excess == 0, both, log)
         self.after = torch.where(excess < 0, b.log() - log, gap + log - a.log())  # from the left
         self.before = torch.where(excess < 0, gap - b.log() + log, a.log() - log)  # to the right
