@@ -70,7 +70,7 @@ def bandwidth(value: int | None) -> int | None:
 
 def k(value: int, n: int) -> int:
     """How many items to take from a list of n."""
-    value = _whole("k", value, "an int", f"Pass a whole number from 0 to {n}.")
+    value = _whole("k", value, "an int", "Pass a whole number up to the length of the list.")
     if not 0 <= value <= n:
         raise ValueError(
             f"`k` must be between 0 and the length of the list, {n}, got {value}. "
