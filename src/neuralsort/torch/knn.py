@@ -165,13 +165,15 @@ def neighbour_labels(
         )
     if not labels.is_floating_point():
         labels = labels.to(queries.dtype)
-    mask = _checks.mask(mask, queries.new_empty(()).expand(len(queries), n))
+    mask = _checks.mask(mask, queries.new_empty(()).expand(queries.shape[0], n))
     unusable = ~labels.isfinite()
     size = max(1, LARGEST // max(1, n * (samples or 1)))
     if torch.compiler.is_compiling():  # one part: how many there are must not depend on sizes
-        size = max(1, len(queries))
+        starts, size = (0,), queries.shape[0]
+    else:
+        starts = range(0, max(1, queries.shape[0]), size)  # once where there are no queries
     parts = []
-    for start in range(0, max(1, len(queries)), size):  # once where there are no queries
+    for start in starts:
         some = slice(start, start + size)
         part = None if mask is None else mask[some]
         P = soft_neighbours(queries[some], candidates, k=k, samples=samples, mask=part, **options)
