@@ -34,6 +34,12 @@ def count_present(mask: Tensor | None, n: int) -> int | Tensor:
     return n if mask is None else mask.sum(-1, keepdim=True)
 
 
+def _count(mask: Tensor | None, n: int, like: Tensor) -> Tensor:
+    """The same as a tensor; `torch.as_tensor` would fix a length that is dynamic."""
+    count = count_present(mask, n)
+    return count if isinstance(count, Tensor) else torch.full((), count, device=like.device)
+
+
 def _log_prob(
     name: str, P: RelaxedPermutation, perm: Tensor, mask: Tensor | None, absent: float
 ) -> Tensor:
@@ -100,10 +106,7 @@ def permutation_cross_entropy(
     target = _checks.per_item(name, target, P.shape[:-1])
     mask = _checks.mask(mask, torch.empty((), device=target.device).expand(*batch, n))
     total = _log_prob(name, P, target, mask, absent=0.0).sum(-1, keepdim=True)
-    places = count_present(mask, n)
-    if not isinstance(places, Tensor):
-        places = torch.full((), places, device=total.device)
-    places = places.clamp(1, max(rows, 1))
+    places = _count(mask, n, total).clamp(1, max(rows, 1))
     return reduced(-(total / places).squeeze(-1), reduction)
 
 
@@ -156,7 +159,7 @@ def knn_loss(
     if mask is not None:
         same = torch.where(mask, same, 0.0)
     mass = P.top(k).sort(same).sum(-1, keepdim=True)  # rows of absent candidates hold none
-    neighbours = torch.as_tensor(count_present(mask, n), device=mass.device).clamp(1, k)
+    neighbours = _count(mask, n, mass).clamp(1, k)
     return reduced(-(mass / neighbours).squeeze(-1), reduction)
 
 
