@@ -156,8 +156,8 @@ def neighbour_labels(
         TypeError: If the points are not floating point, or `mask` is not boolean.
         ValueError: If shapes do not fit, or `k` or `samples` is out of range.
     """
-    n = len(candidates)
-    if queries.dim() != 2 or candidates.dim() != 2 or labels.dim() != 2 or len(labels) != n:
+    n = candidates.shape[0]
+    if queries.dim() != 2 or candidates.dim() != 2 or labels.dim() != 2 or labels.shape[0] != n:
         shapes = (tuple(x.shape) for x in (queries, candidates, labels))
         raise ValueError(
             "Expected queries (q, d), candidates (n, d) and labels (n, c), got {}, {} and {}. "
