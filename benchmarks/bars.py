@@ -113,6 +113,10 @@ def bars(measurements: Iterable[Measurement]) -> Iterator[Bar]:
         what = f"dense, {BOTH}, {batch}x{n}: faster than the printed formula by"
         values = [gain("paper-formula", batch, n, BOTH)]
         yield Bar(what, values, limit, 2 * limit, _times, at_most=False)
+    compiled = seconds("ours-compiled", 100, 100, 1.0, BOTH)
+    what = f"dense, compiled, {BOTH}, 100x100: faster than eager by"
+    values = [_ratio(seconds("ours-dense", 100, 100, 1.0, BOTH), compiled)]
+    yield Bar(what, values, 1, 1.5, _times, at_most=False)
     what = "dense, either mode, worst size: faster than SoftTorch by"
     values = [gain("softtorch", batch, n, mode) for batch, n in dense for mode in MODES]
     yield Bar(what, values, 1, 2, _times, at_most=False)

@@ -17,6 +17,9 @@ MATRIX_LIMIT = 2**28
 NETWORK_LIMIT = 2**22
 """The same for networks that work on such matrices in every one of many layers."""
 
+SHORT_LIMIT = 2**24
+"""The same for what compiles into one graph: short lists."""
+
 LAYERS_LIMIT = 2**25
 """The same for methods that need a few dozen of them."""
 
@@ -67,6 +70,10 @@ def _ours_dense(n: int, tau: float) -> Sorter:
     del n
     ns = importlib.import_module("neuralsort.torch")
     return lambda scores: ns.neuralsort(scores, tau=tau).to_dense()
+
+
+def _ours_compiled(n: int, tau: float) -> Sorter:
+    return torch.compile(_ours_dense(n, tau), fullgraph=True)
 
 
 def _ours_sort(n: int, tau: float) -> Sorter:
@@ -129,6 +136,7 @@ CONTENDERS = {
         Contender("torch.sort", "values", _torch_sort),
         Contender("ours-sort", "values", _ours_sort),
         Contender("ours-dense", "P", _ours_dense, MATRIX_LIMIT),
+        Contender("ours-compiled", "P", _ours_compiled, SHORT_LIMIT),
         Contender("paper-formula", "P", _paper_formula, MATRIX_LIMIT),
         Contender("paper-row-sum", "P", _paper_row_sum, MATRIX_LIMIT),
         Contender("softtorch", "P", _softtorch, MATRIX_LIMIT),

@@ -67,7 +67,7 @@ PUBLIC = {
 
 LAYERS = {
     "torch": [
-        {"_checks", "arrays", "pytrees"},
+        {"_checks", "arrays", "pytrees", "tracing"},
         {"indexing"},
         {"matrixlike"},
         {"gradients", "groups", "hardening", "noise", "permutation", "rankings", "softness"}

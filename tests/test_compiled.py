@@ -1,18 +1,24 @@
-"""Compiled against eager: values and gradients, with the scores as their own payload.
+"""Compiled against eager: values, gradients, and how many graphs it takes.
 
-One compiled function per method asks everything at once. The backend runs the traced forward and
-backward graphs as they are, so what is tested is what we hand to a compiler.
+One compiled function per method asks everything at once, with the scores as their own payload. The
+backend `aot_eager` runs the traced forward and backward graphs as they are, so that what is tested
+is what we hand to a compiler; `inductor` is the default one.
 """
 
 import shutil
+from typing import Any
 
 import pytest
 import torch
+import torch._dynamo
 from torch import Tensor
+from torch._dynamo.exc import Unsupported
+from torch._dynamo.testing import CompileCounterWithBackend
 
 import neuralsort.torch as ns
+from neuralsort.torch import registry
 from tests.conftest import GRADIENT_RTOL, VALUE_RTOL, assert_near
-from tests.methods import SOFTMAX
+from tests.methods import METHODS
 from tests.requests import REQUESTS
 
 ASKED = ("matmul", "transpose", "rank", "log_prob", "entropy")
@@ -23,6 +29,11 @@ def fresh_compiler():
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
+
+
+needs_compiler = pytest.mark.skipif(
+    shutil.which("g++") is None, reason="inductor needs a C++ compiler"
+)
 
 
 def value_and_gradients(function, *inputs: Tensor) -> list[Tensor]:
@@ -44,18 +55,42 @@ def assert_same(function, *inputs: Tensor, backend: str = "aot_eager") -> None:
         assert_near(one, other, rtol, 1, what)
 
 
-@pytest.mark.parametrize("method", SOFTMAX, ids=lambda m: m.name)
-def test_everything_is_the_same_compiled(method):
+def everything_of(method):
     def everything(scores: Tensor, x: Tensor) -> list[Tensor]:
         P = method.relax(scores, tau=0.5)
         both = torch.stack([scores, x], -1)  # the scores as their own payload, and another
         asked = [REQUESTS[name](P, both) for name in ASKED]
         return [P.sort(scores), P.sort(x), P.to_dense(), *asked]
 
-    assert_same(everything, 1.5 * torch.randn(3, 9), torch.randn(3, 9))
+    return everything
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+def test_everything_is_the_same_compiled(method):
+    assert_same(everything_of(method), 1.5 * torch.randn(3, 9), torch.randn(3, 9))
+
+
+@pytest.fixture
+def two_threads():
+    """Generated code differs with one thread: scatters are fused there."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@needs_compiler
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+@pytest.mark.usefixtures("two_threads")
+def test_everything_is_the_same_by_the_default_backend(method):
+    """Which mixes up rows where gradients of two layouts meet before a softmax."""
+    n = 3 if "network" in method.name else 9  # every layer is code to compile
+    assert_same(
+        everything_of(method), 1.5 * torch.randn(3, n), torch.randn(3, n), backend="inductor"
+    )
+
+
+@needs_compiler
 @pytest.mark.parametrize("relax", [ns.sinkhorn_sort, ns.softsort], ids=lambda f: f.__name__)
 def test_a_sort_of_the_scores_is_the_same_by_the_default_backend(relax):
     """Which may lose the gradient of a scatter that is added to another."""
@@ -64,3 +99,146 @@ def test_a_sort_of_the_scores_is_the_same_by_the_default_backend(relax):
         return [relax(scores, tau=0.5).sort(scores)]
 
     assert_same(soft_sort, 1.5 * torch.randn(3, 9), backend="inductor")
+
+
+# -- how many graphs -------------------------------------------------------------------------------
+
+SHAPES = ((3, 7), (4, 7), (5, 9), (1, 9), (6, 12), (2, 5), (8, 31), (7, 40), (3, 33), (16, 64))
+SHAPES = (*SHAPES, (2, 100), (9, 13))
+"""Twelve (batch, n), one of them a batch of one, which torch always compiles apart."""
+
+GRAPHS = {"odd_even_network": len({n for _, n in SHAPES})}
+GRAPHS["bitonic_network"] = GRAPHS["odd_even_network"]  # laid out anew for every length
+MOST_GRAPHS = 4
+
+
+def answer_of(method: registry.Method):
+    """A function of lists and a temperature, and what makes lists."""
+    option = "tau" if method.gives == "P" else "strength"
+
+    def answer(x: Tensor, softness: float) -> Tensor:
+        made = method.function(x, **{option: softness})
+        if method.gives == "values":
+            return made
+        return made.sort(x) if method.takes == "scores" else made @ x[..., :3]
+
+    return answer
+
+
+def lists_for(method: registry.Method, batch: int, n: int) -> Tensor:
+    return torch.randn(batch, n) if method.takes == "scores" else torch.randn(batch, n, n)
+
+
+def graphs_for(method: registry.Method, calls: list[tuple[Tensor, float]], **options: Any) -> int:
+    """How many graphs it takes, while every answer is that of eager code."""
+    counter = CompileCounterWithBackend("eager")
+    answer = answer_of(method)
+    compiled = torch.compile(answer, backend=counter, fullgraph=True, **options)
+    for x, softness in calls:
+        torch.manual_seed(3)
+        expected = answer(x, softness)
+        torch.manual_seed(3)
+        torch.testing.assert_close(compiled(x, softness), expected, rtol=1e-5, atol=1e-5)
+    return counter.frame_count
+
+
+EVERY = pytest.mark.parametrize("method", registry.METHODS.values(), ids=lambda m: m.name)
+
+
+@EVERY
+def test_a_number_that_changes_takes_two_graphs(method):
+    x = lists_for(method, 3, 6)
+    assert graphs_for(method, [(x, 1 - 0.1 * i) for i in range(8)]) <= 2
+
+
+@pytest.mark.parametrize("dynamic", [None, True], ids=["automatic", "dynamic"])
+@EVERY
+def test_short_lists_of_many_shapes_take_few_graphs(method, dynamic):
+    if method.name in GRAPHS:
+        pytest.skip("one graph for every length, whose layers it is")
+    calls = [(lists_for(method, *shape), 1 - 0.05 * i) for i, shape in enumerate(SHAPES)]
+    assert graphs_for(method, calls, dynamic=dynamic) <= MOST_GRAPHS
+
+
+@pytest.mark.parametrize("name", sorted(GRAPHS))
+def test_networks_take_one_graph_for_every_length(name):
+    method = registry.METHODS[name]
+    calls = [(lists_for(method, batch, 6), 1 - 0.1 * batch) for batch in (2, 3, 4, 5)]
+    assert graphs_for(method, calls) <= 2
+
+
+@pytest.mark.parametrize("module", [ns.nn.NeuralSort(), ns.nn.SoftTopK(2)], ids=repr)
+def test_an_annealed_attribute_takes_two_graphs(module):
+    x = torch.randn(3, 7)
+
+    def answer(x: Tensor) -> Tensor:
+        made = module(x)
+        return made[0] if isinstance(made, tuple) else made.sort(x)
+
+    counter = CompileCounterWithBackend("eager")
+    compiled = torch.compile(answer, backend=counter, fullgraph=True)
+    for i in range(8):
+        module.tau = 1 - 0.1 * i
+        torch.testing.assert_close(compiled(x), answer(x), rtol=1e-5, atol=1e-5)
+    assert counter.frame_count <= 2
+
+
+@pytest.mark.parametrize("name", [m.name for m in METHODS if m.two_forms])
+def test_long_lists_are_the_same_where_graphs_break(name):
+    function = registry.METHODS[name].function
+
+    def answers(scores: Tensor, x: Tensor) -> list[Tensor]:
+        P = function(scores, tau=0.5)
+        return [P.sort(scores), P @ x.unsqueeze(-1), P.rank()]
+
+    assert_same(answers, torch.randn(2, 600), torch.randn(2, 600))
+
+
+# -- which side ------------------------------------------------------------------------------------
+
+SCORES, WIDE, TALL = torch.randn(2, 4), torch.randn(2, 3, 4), torch.randn(2, 4, 3)
+SQUARE, VECTOR = torch.randn(2, 4, 4), torch.randn(4)
+SIDES = {
+    "P @ x": (lambda P: P @ TALL, lambda D: D @ TALL),
+    "x @ P": (lambda P: WIDE @ P, lambda D: WIDE @ D),
+    "P.mT @ x": (lambda P: P.mT @ TALL, lambda D: D.mT @ TALL),
+    "x @ P.mT": (lambda P: WIDE @ P.mT, lambda D: WIDE @ D.mT),
+    "matmul(P, x)": (lambda P: torch.matmul(P, SQUARE), lambda D: D @ SQUARE),
+    "matmul(x, P)": (lambda P: torch.matmul(SQUARE, P), lambda D: SQUARE @ D),
+}
+
+
+@pytest.mark.parametrize("written", SIDES)
+def test_products_from_both_sides_compiled(written):
+    product, expected = SIDES[written]
+    compiled = torch.compile(
+        lambda: product(ns.neuralsort(SCORES)), backend="eager", fullgraph=True
+    )
+    torch.testing.assert_close(compiled(), expected(ns.neuralsort(SCORES).to_dense()))
+
+
+BOTH_FIT = {
+    "P @ x": lambda P: P @ SQUARE,
+    "x @ P": lambda P: SQUARE @ P,
+    "P @ v": lambda P: P @ VECTOR,
+    "v @ P": lambda P: VECTOR @ P,
+}
+
+
+@pytest.mark.parametrize("written", BOTH_FIT)
+def test_products_that_fit_on_both_sides_are_refused(written):
+    """One graph cannot tell them apart; several can, since eager code does."""
+
+    def product() -> Tensor:
+        return BOTH_FIT[written](ns.neuralsort(SCORES))
+
+    with pytest.raises(Unsupported, match="fits on one side"):
+        torch.compile(product, backend="eager", fullgraph=True)()
+
+
+def test_other_operations_are_refused_compiled():
+    def added() -> Tensor:
+        return ns.neuralsort(SCORES) + SQUARE  # pyright: ignore[reportOperatorIssue]
+
+    with pytest.raises(Unsupported):
+        torch.compile(added, backend="eager", fullgraph=True)()

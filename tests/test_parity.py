@@ -22,6 +22,7 @@ FILES_OF_TORCH = {
     "temperature.py": "modules are PyTorch's",
     "registry.py": "one table of methods serves all frameworks",
     "relaxations/on_host.py": "JAX's arithmetic does without float64 everywhere",
+    "tracing.py": "JAX programs are exported with XLA's own sort",
     "relaxations/neuralsort_matrix.py": "XLA fuses the operations of a dense matrix by itself",
     "relaxations/engine/bands.py": ENGINE,
     "relaxations/engine/between.py": "JAX sums falls outward in its dense form, and in its loop",

@@ -33,7 +33,7 @@ def temperature(value: float) -> float:
         "a number or a tensor",
         "Pass a float such as 1.0, or a tensor without dimensions to learn it.",
     )
-    if math.isnan(value) or value < 0 or math.isinf(value):
+    if not 0 <= value < math.inf:  # by comparisons, which compilers follow; NaN fails them
         raise ValueError(
             f"`tau` must be a finite number that is not negative, got {value}. "
             "Use tau=0 for the hard permutation, a positive number to relax it."
@@ -104,7 +104,7 @@ def bandwidth(value: int | None) -> int | None:
 
 def k(value: int, n: int) -> int:
     """How many items to take from a list of n."""
-    value = _whole("k", value, "an int", f"Pass a whole number from 0 to {n}.")
+    value = _whole("k", value, "an int", "Pass a whole number up to the length of the list.")
     if not 0 <= value <= n:
         raise ValueError(
             f"`k` must be between 0 and the length of the list, {n}, got {value}. "
@@ -128,7 +128,7 @@ def dim(value: int, shape: tuple[int, ...]) -> int:
 def blur(value: float) -> float:
     """How many neighbouring ranks should blend."""
     value = _number("ranks", value, "a number", "Pass e.g. 1.0.")
-    if not (value > 0 and math.isfinite(value)):
+    if not 0 < value < math.inf:
         raise ValueError(
             f"`ranks` must be a positive number of ranks, got {value}. For no blur use tau=0."
         )
@@ -160,7 +160,7 @@ def tolerance(value: float | None) -> float | None:
 def strength(value: float) -> float:
     """How strongly a projection is regularised."""
     value = _number("strength", value, "a number", "Pass a float such as 1.0.")
-    if not (value >= 0 and math.isfinite(value)):
+    if not 0 <= value < math.inf:
         raise ValueError(
             f"`strength` must be a finite number that is not negative, got {value}. "
             "Use strength=0 for the hard sort, a positive number to soften it."

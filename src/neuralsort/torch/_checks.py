@@ -178,6 +178,15 @@ def k_per_list(
     return value.clamp(0, n).long()
 
 
+def one_side_only(x: tuple[int, ...], operator: tuple[int, int]) -> NoReturn:
+    """Products in compiled graphs that fit on both sides: torch does not say which was meant."""
+    raise TypeError(
+        f"`P @ x` in a compiled graph expects an x that fits on one side of P only, got shape {x} "
+        f"beside {operator}: torch.compile does not tell it from `x @ P`. Write "
+        "torch.matmul(P, x) or torch.matmul(x, P); for one value per item, P.sort(x)."
+    )
+
+
 def quantile(value: float | Tensor, like: Tensor) -> Tensor:
     """Number in [0, 1], or a 0-d or 1-d tensor of them."""
     dtype = longest(like.device)

@@ -156,8 +156,8 @@ def neighbour_labels(
         TypeError: If the points are not floating point, or `mask` is not boolean.
         ValueError: If shapes do not fit, or `k` or `samples` is out of range.
     """
-    n = len(candidates)
-    if queries.dim() != 2 or candidates.dim() != 2 or labels.dim() != 2 or len(labels) != n:
+    n = candidates.shape[0]
+    if queries.dim() != 2 or candidates.dim() != 2 or labels.dim() != 2 or labels.shape[0] != n:
         shapes = (tuple(x.shape) for x in (queries, candidates, labels))
         raise ValueError(
             "Expected queries (q, d), candidates (n, d) and labels (n, c), got {}, {} and {}. "
@@ -165,15 +165,20 @@ def neighbour_labels(
         )
     if not labels.is_floating_point():
         labels = labels.to(queries.dtype)
-    mask = _checks.mask(mask, queries.new_empty(()).expand(len(queries), n))
+    mask = _checks.mask(mask, queries.new_empty(()).expand(queries.shape[0], n))
     unusable = ~labels.isfinite()
     size = max(1, LARGEST // max(1, n * (samples or 1)))
+    if torch.compiler.is_compiling():  # one part: how many there are must not depend on sizes
+        starts, size = (0,), queries.shape[0]
+    else:
+        starts = range(0, max(1, queries.shape[0]), size)  # once where there are no queries
     parts = []
-    for start in range(0, max(1, len(queries)), size):  # once where there are no queries
+    for start in starts:
         some = slice(start, start + size)
         part = None if mask is None else mask[some]
         P = soft_neighbours(queries[some], candidates, k=k, samples=samples, mask=part, **options)
-        rows = P @ (labels if part is None else labels.masked_fill(unusable, 0.0))
+        held = labels if part is None else labels.masked_fill(unusable, 0.0)
+        rows = torch.matmul(P, held)  # pyright: ignore
         if part is not None:
             # What is no number counts only for queries that the candidate is there for.
             asked = part.to(rows.dtype) @ unusable.to(rows.dtype) > 0  # (q, c)

@@ -19,6 +19,7 @@ from .distributions import PlackettLuce
 from .operators import Relaxation, relaxed
 from .permutation import RelaxedPermutation
 from .relaxations import neuralsort
+from .tracing import stable_sort
 
 
 def reduced(values: Tensor, reduction: str) -> Tensor:
@@ -33,9 +34,10 @@ def count_present(mask: Tensor | None, n: int) -> int | Tensor:
     return n if mask is None else mask.sum(-1, keepdim=True)
 
 
-def within(count: int | Tensor, most: int) -> int | Tensor:
-    """At least 1 and at most so many."""
-    return count.clamp(1, most) if isinstance(count, Tensor) else min(max(count, 1), most)
+def _count(mask: Tensor | None, n: int, like: Tensor) -> Tensor:
+    """The same as a tensor; `torch.as_tensor` would fix a length that is dynamic."""
+    count = count_present(mask, n)
+    return count if isinstance(count, Tensor) else torch.full((), count, device=like.device)
 
 
 def _log_prob(
@@ -50,7 +52,7 @@ def _log_prob(
     counted = torch.arange(rows, device=perm.device) < count_present(mask, P.shape[-1])
     # Rows that do not count are asked for the item they hold, the absent ones in index order: at a
     # weight of 0 the logarithm would have no gradient to leave out.
-    held = torch.sort(~mask, dim=-1, stable=True).indices[..., :rows]
+    held = stable_sort(~mask)[1][..., :rows]
     perm = torch.where(counted, perm, held)
     _checks.in_range(name, perm, P.shape[-1])
     return P._log_prob(perm).masked_fill(~counted, absent)
@@ -104,7 +106,7 @@ def permutation_cross_entropy(
     target = _checks.per_item(name, target, P.shape[:-1])
     mask = _checks.mask(mask, torch.empty((), device=target.device).expand(*batch, n))
     total = _log_prob(name, P, target, mask, absent=0.0).sum(-1, keepdim=True)
-    places = within(count_present(mask, n), max(rows, 1))
+    places = _count(mask, n, total).clamp(1, max(rows, 1))
     return reduced(-(total / places).squeeze(-1), reduction)
 
 
@@ -157,7 +159,7 @@ def knn_loss(
     if mask is not None:
         same = torch.where(mask, same, 0.0)
     mass = P.top(k).sort(same).sum(-1, keepdim=True)  # rows of absent candidates hold none
-    neighbours = within(count_present(mask, n), k)
+    neighbours = _count(mask, n, mass).clamp(1, k)
     return reduced(-(mass / neighbours).squeeze(-1), reduction)
 
 

@@ -4,6 +4,7 @@ Whatever needs the matrix itself, such as sums and functions of its entries, is 
 error that says how to write it down.
 """
 
+import operator
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -165,9 +166,8 @@ class Matrixlike(Tree):
             left, right = args
             if isinstance(left, Matrixlike):
                 return left.__matmul__(right)
-            # A compiled graph turns `A @ x` into `Tensor.matmul(x, A)`; eager code never does.
             if torch.compiler.is_compiling():
-                return right.__matmul__(left)
+                return _compiled_product(func in (torch.matmul, operator.matmul), left, right)
             return right.__rmatmul__(left)
         return _checks.needs_the_matrix(name)
 
@@ -178,6 +178,23 @@ class Matrixlike(Tree):
             if not name.startswith("_") and hasattr(Tensor, name):
                 raise AttributeError(_checks.matrix_needed(f"P.{name}"))
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+def _compiled_product(in_order: bool, x: Tensor, A: Matrixlike) -> Tensor:
+    """`x @ A`, or `A @ x` which a compiler hands on as `x @ A`: where both fit, nobody can tell.
+
+    Args:
+        in_order: Whether the operands come as they were written.
+        x: A tensor.
+        A: The operator.
+    """
+    rows, columns = A.shape[-2:]
+    before, after = x.shape[-1] == rows, x.shape[max(-2, -x.dim())] == columns
+    if in_order or (before and not after):
+        return A.__rmatmul__(x)
+    if before and after:
+        _checks.one_side_only(tuple(x.shape), (rows, columns))
+    return A.__matmul__(x)
 
 
 def _refused(name: str) -> Any:

@@ -11,6 +11,7 @@ from . import _checks
 from .permutation import RelaxedPermutation
 from .relaxations import neuralsort
 from .softness import at_gap
+from .tracing import stable_sort
 
 
 class Relaxation(Protocol):
@@ -153,7 +154,7 @@ def soft_sort_by(
     payload = values.movedim(dim, key.dim() - 1)  # (..., n, payload)
     columns = payload.reshape(*payload.shape[: key.dim()], payload.shape[key.dim() :].numel())
     if mask is None:
-        ordered = P @ columns
+        ordered = torch.matmul(P, columns)  # pyright: ignore
     else:
         ordered = _beside_absent(P, columns, mask.expand(key.shape).movedim(dim, -1))
     return ordered.reshape(payload.shape).movedim(key.dim() - 1, dim)
@@ -162,8 +163,8 @@ def soft_sort_by(
 def _beside_absent(P: RelaxedPermutation, columns: Tensor, mask: Tensor) -> Tensor:
     """`P @ columns` `(..., n, d)`, where what absent items hold, even NaN, stays in their rows."""
     there = mask.unsqueeze(-1)
-    soft = P @ columns.masked_fill(~there, 0.0)
-    held = torch.sort(~mask, dim=-1, stable=True).indices.unsqueeze(-1)  # absent ones last
+    soft = torch.matmul(P, columns.masked_fill(~there, 0.0))  # pyright: ignore
+    held = stable_sort(~mask)[1].unsqueeze(-1)  # absent ones last
     row = torch.arange(mask.shape[-1], device=mask.device).unsqueeze(-1)
     own = columns.gather(-2, held.expand(columns.shape))
     return torch.where(row < there.sum(-2, keepdim=True), soft, own.to(soft.dtype))
@@ -264,7 +265,8 @@ def soft_topk(
     P, dim = _ordered("soft_topk(x)", x, tau, dim, largest, mask, relax)
     top = P.top(k)
     values = top.sort(x.movedim(dim, -1))
-    weights = top.mT @ torch.ones(k, dtype=x.dtype, device=x.device)
+    ones = torch.ones(k, 1, dtype=x.dtype, device=x.device)
+    weights = torch.matmul(top.mT, ones).squeeze(-1)  # pyright: ignore
     return TopK(values.movedim(-1, dim), weights.movedim(-1, dim))
 
 

@@ -259,10 +259,22 @@ def _project(z: Tensor, w: Tensor, entropic: bool, walls: Tensor) -> Tensor:
 # -- isotonic regression ---------------------------------------------------------------------------
 
 
-@torch.compiler.disable  # how often to pool depends on data: compiled graphs break here
 def _blocks(z: Tensor, w: Tensor, walls: Tensor, entropic: bool) -> Tensor:
     """The first position of the block around each position, `(..., n)`."""
+    if torch.compiler.is_compiling():
+        return _blocks_untraced(z, w, walls, entropic)
     return _Blocks.apply(z, w, walls, entropic)  # pyright: ignore
+
+
+# How often to pool depends on data: one operation of compiled graphs, which do not look inside.
+@torch.library.custom_op("neuralsort::isotonic_blocks", mutates_args=())
+def _blocks_untraced(z: Tensor, w: Tensor, walls: Tensor, entropic: bool) -> Tensor:
+    return _Blocks.forward(z, w, walls, entropic)
+
+
+@_blocks_untraced.register_fake
+def _(z: Tensor, w: Tensor, walls: Tensor, entropic: bool) -> Tensor:
+    return torch.empty_like(z, dtype=torch.int64)
 
 
 class _Blocks(torch.autograd.Function):

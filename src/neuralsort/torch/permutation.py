@@ -111,7 +111,10 @@ class RelaxedPermutation(Matrixlike):
 
     def _transposed(self, y: Tensor) -> Tensor:
         """`P.mT @ y` for `(..., n, d)`."""
-        return matmul(self._matrix().mT, y)
+        # From the left, so that the gradient to the matrix has its layout: added to others it is
+        # faster so, and a compiled loop over both layouts is wrong with torch 2.13 on a CPU
+        # (https://github.com/pytorch/pytorch/issues/185702).
+        return matmul(y.mT, self._matrix()).mT
 
     def sort(self, x: Tensor) -> Tensor:
         """Values in the order of P; its hard counterpart is `x.gather(-1, permutation)`.

@@ -97,9 +97,9 @@ def _doubly_scaled(P: RelaxedPermutation, x: Tensor, iterations: int) -> Tensor:
     rows = torch.ones(P.shape[:-1], dtype=x.dtype, device=x.device).unsqueeze(-1)
     columns = rows
     for _ in range(iterations):
-        columns = 1 / (P.mT @ rows)
-        rows = 1 / (P @ columns)
-    return (rows * (P @ (columns * x.unsqueeze(-1)))).squeeze(-1)
+        columns = 1 / torch.matmul(P.mT, rows)  # pyright: ignore
+        rows = 1 / torch.matmul(P, columns)  # pyright: ignore
+    return (rows * torch.matmul(P, columns * x.unsqueeze(-1))).squeeze(-1)  # pyright: ignore
 
 
 def approx_ndcg(

@@ -14,12 +14,14 @@ from torch.nn.functional import pad
 
 from ..._blur import between
 from .. import _checks
+from ..arrays import matmul
 from ..gradients import straight_through
 from ..permutation import RelaxedPermutation
 from ..softness import temperature
+from ..tracing import count_up_to
 from .engine.recurrence import recurrence
 from .ordering import WALL, Ordered
-from .scored import LazyKernel, relaxed
+from .scored import LONGEST_DENSE, LazyKernel, relaxed
 from .thresholds import laplace, memberships
 
 # Stands for a sum over no items: small, but with room for its inverse and the square of that.
@@ -104,7 +106,7 @@ class Thresholds:
     """
 
     def __init__(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> None:
-        lists = (ordered.batch.numel(), ordered.n)
+        lists = (math.prod(ordered.batch), ordered.n)
         self.dtype, self.rows, self.n = dtype, rows, ordered.n
         gaps = ordered.gaps.nan_to_num(nan=0.0).reshape(lists)
         gaps = torch.where(gaps < WALL, gaps, 2 * WALL)  # a wall on both sides of a threshold
@@ -127,15 +129,15 @@ class Thresholds:
         behind, ahead = (x.squeeze(0) for x in _sums(ones, self.gap))  # intervals 0, ..., n
         place = torch.arange(self.n, device=self.item.device)
         here = place + (1 - behind[:, 1:] + ahead[:, :-1]) / 2  # the sum of all F at each item
-        k = torch.arange(1, self.n, dtype=here.dtype, device=here.device).expand(len(here), -1)
-        self.interval = torch.searchsorted(here.detach().contiguous(), k.contiguous(), right=True)
+        k = torch.arange(1, self.n, dtype=here.dtype, device=here.device).expand(here.shape[0], -1)
+        self.interval = count_up_to(here.detach(), k)
         excess = k - self.interval
         gap = pad(self.gap, (1, 1), value=WALL).gather(-1, self.interval)
         b = behind.clamp(min=NONE).gather(-1, self.interval)
         a = ahead.clamp(min=NONE).gather(-1, self.interval)
         both = (a.log() + b.log() - gap) / 2
         apart = excess.masked_fill(excess == 0, 1.0)
-        log = (apart.abs() + torch.hypot(apart, both.exp())).log()
+        log = (apart.abs() + (apart.square() + (2 * both).exp()).sqrt()).log()  # at most n
         log = torch.where(excess == 0, both, log)
         self.after = torch.where(excess < 0, b.log() - log, gap + log - a.log())  # from the left
         self.before = torch.where(excess < 0, gap - b.log() + log, a.log() - log)  # to the right
@@ -166,7 +168,7 @@ class Thresholds:
     def product(self, x: Tensor) -> Tensor:
         """P x: the mass of x below each threshold, and its differences."""
         x = x.to(self.item.dtype)
-        at = self.interval.expand(len(x), *self.interval.shape)
+        at = self.interval.expand(x.shape[0], *self.interval.shape)
         behind, ahead = (s.gather(-1, at) for s in _sums(x, self.gap))
         below = pad(x.cumsum(-1), (1, 0))
         mass = (
@@ -180,10 +182,10 @@ class Thresholds:
         y = y.to(self.item.dtype)
         fall = -y.diff(dim=-1)
         place = torch.arange(self.n, device=y.device).expand(self.item.shape)
-        row = torch.searchsorted(self.interval, place.contiguous(), right=True)  # it stands in
+        row = count_up_to(self.interval, place)  # it stands in
         since = (self.threshold.gather(-1, row) - self.item).exp()
         until = (self.item - self.threshold.gather(-1, row + 1)).exp()
-        at = row.expand(len(y), *row.shape)
+        at = row.expand(y.shape[0], *row.shape)
         inner = self.threshold[:, 1:-1].diff(dim=-1)
         behind, ahead = (s.gather(-1, at) for s in _sums(fall, inner))
         return (y.gather(-1, at) + (behind * since - ahead * until) / 2).to(self.dtype)
@@ -229,5 +231,11 @@ def _decaying(x: Tensor, gap: Tensor) -> Tensor:
     """Running sums of x `(d, lists, m)` that decay along gaps `(lists, m - 1)`."""
     if not x.numel():
         return x
+    if torch.compiler.is_compiling() and x.shape[-1] <= LONGEST_DENSE:
+        # Every place from every other: one product, in place of steps that would be traced apart.
+        index = torch.arange(x.shape[-1], device=x.device)
+        since = pad(gap, (1, 0)).unsqueeze(-1).masked_fill(index.unsqueeze(-1) <= index, 0.0)
+        reach = since.cumsum(-2).neg().exp().masked_fill(index.unsqueeze(-1) < index, 0.0)
+        return matmul(reach, x.movedim(0, -1)).movedim(-1, 0)  # (lists, m, m) times (lists, m, d)
     decay = pad((-gap).exp(), (1, 0)).mT  # every list starts anew
     return recurrence(decay, x.permute(2, 1, 0))[1:].permute(2, 1, 0)

@@ -25,6 +25,7 @@ from ..gradients import straight_through
 from ..permutation import RelaxedPermutation
 from ..pytrees import pytree
 from ..softness import looked_for, temperature
+from ..tracing import arctangent, exporting, stable_sort
 from .layers import bitonic, mix, next_power, odd_even
 from .on_host import lacks_float64, on_host
 from .ordering import Ordered
@@ -41,7 +42,7 @@ def _optimal(v: Tensor) -> Tensor:
 
 SWAPS: dict[str, Callable[[Tensor], Tensor]] = {
     "logistic": torch.sigmoid,
-    "cauchy": lambda v: torch.atan(v) / math.pi + 0.5,
+    "cauchy": lambda v: arctangent(v) / math.pi + 0.5,
     "reciprocal": lambda v: (v / (2 + v.abs()) + 1) / 2,
     "optimal": _optimal,
 }
@@ -159,7 +160,7 @@ class Network(Kernel):
         item = slot = torch.arange(n, device=device)
         self.count = torch.full((1,), n, device=device)
         if ordered.mask is not None:  # present items take the first slots
-            item = torch.sort(~ordered.mask, dim=-1, stable=True).indices
+            item = stable_sort(~ordered.mask)[1]
             self.count = ordered.mask.sum(-1, keepdim=True)  # (..., 1)
         end = self._end()
         self.spare = spare = end - self.count
@@ -185,8 +186,11 @@ class Network(Kernel):
         """The wire after the last item present: they sort as a shorter list would."""
         if not self.bitonic:
             return self.count
-        powers = 1 << torch.arange(self.width.bit_length(), device=self.count.device)
-        return powers[torch.searchsorted(powers, self.count)] if self.width else self.count
+        if not self.width:
+            return self.count
+        sizes = [1 << i for i in range(self.width.bit_length())]
+        powers = torch.tensor(sizes, device=self.count.device)
+        return powers[(powers < self.count).sum(-1, keepdim=True)]
 
     def _inverse(self, wires: Tensor) -> Tensor:
         """What stands on each wire; for empty wires anything, since nothing leaves them."""
@@ -207,8 +211,7 @@ class Network(Kernel):
         poison = torch.where(o.scores.isnan().any(-1, keepdim=True), torch.nan, 0.0)
         x, far = o.scores.to(o.exact), o.scores.isinf()
         # From the median, so that neither an offset of the scores nor a few large ones cost digits.
-        middle = x.detach().masked_fill(far, torch.nan).nanmedian(-1, keepdim=True).values
-        centred = x.masked_fill(far, 0.0) - middle.nan_to_num()
+        centred = x.masked_fill(far, 0.0) - self._median(x.detach(), far)
         scaled = (centred / o.tau).clamp(-ENDLESS, ENDLESS)
         x = torch.where(far, FAR * x.detach().sign(), scaled) + poison
         x = _take(x, self.item_of_wire, -1)
@@ -228,6 +231,16 @@ class Network(Kernel):
             x = layer.join(x, *self._swapped(len(shares), a, b, share))
             shares.append(share)
         return shares
+
+    def _median(self, x: Tensor, far: Tensor) -> Tensor:
+        """The lower median of what is not far off, `(..., 1)`; 0 where there is none."""
+        if not exporting():
+            return x.masked_fill(far, torch.nan).nanmedian(-1, keepdim=True).values.nan_to_num()
+        above = (x == torch.inf).sum(-1, keepdim=True)
+        half = (~far).sum(-1, keepdim=True) // 2
+        place = (above + half).clamp(max=x.shape[-1] - 1)
+        middle = self.ordered.values.detach().to(x.dtype).gather(-1, place)
+        return middle.masked_fill(middle.isinf(), 0.0)
 
     def _swapped(self, at: int, a: Tensor, b: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
         """The values of pairs after the layer `at`, which the next ones compare."""

@@ -16,7 +16,7 @@ from .engine.differentiate import BandOperator
 from .engine.tiles import SMALLEST, Tiles
 from .neuralsort_matrix import neuralsort_matrix, untie
 from .ordering import Ordered, tie_groups
-from .scored import LazyKernel, relaxed
+from .scored import LONGEST_DENSE, LazyKernel, relaxed
 
 # What a gap that nothing passes counts: no exponent makes up for it, and its square is finite.
 HIDDEN = 1e20
@@ -80,7 +80,7 @@ class NeuralSortKernel(LazyKernel):
         return neuralsort_matrix(ordered, dtype, rows)
 
     def fall(self, ordered: Ordered, place: Tensor) -> Tensor:
-        value = fall_between(ordered.open_gaps, place)
+        value = _fall_between(ordered.open_gaps, place)
         beyond = value.isinf()
         scores, slope, level = _linear(ordered)
         row = torch.arange(place.shape[-1], device=place.device)
@@ -105,6 +105,17 @@ class NeuralSortKernel(LazyKernel):
 
     def operator(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> BandOperator:
         return BandOperator(NeuralSortBands, ordered, dtype, rows)
+
+
+def _fall_between(gaps: Tensor, place: Tensor) -> Tensor:
+    """`fall_between`, in compiled graphs of short lists by way of all falls.
+
+    The former takes as many steps as the length has digits, and so as many graphs.
+    """
+    if torch.compiler.is_compiling() and gaps.shape[-1] <= LONGEST_DENSE:
+        falls = all_falls(gaps, 0, place.shape[-1])
+        return falls.gather(-1, place.unsqueeze(-1)).squeeze(-1)
+    return fall_between(gaps, place)
 
 
 def _linear(ordered: Ordered) -> tuple[Tensor, Tensor, Tensor]:

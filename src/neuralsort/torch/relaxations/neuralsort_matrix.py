@@ -47,11 +47,10 @@ def _may_compare_pairs(ordered: Ordered) -> bool:
 
     Asked on the CPU alone: reading a value would stall an accelerator.
     """
-    if ordered.mask is not None:
+    if torch.compiler.is_compiling() or ordered.scores.device.type != "cpu":
         return False
     short = 0 < ordered.n <= PAIRWISE and ordered.scores.numel() > 0
-    readable = ordered.scores.device.type == "cpu" and not torch.compiler.is_compiling()
-    if not (short and readable):
+    if ordered.mask is not None or not short:
         return False
     try:
         largest = float(ordered.scores.detach().abs().max())
@@ -92,6 +91,9 @@ def _pairwise(ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
 
 def _write_exact(gaps: Tensor, perm: Tensor, out: Tensor) -> Tensor:
     """Rows from falls that are sums of gaps: none is below 0, so no item outweighs a row's own."""
+    if torch.compiler.is_compiling():
+        rank = inverse(perm).unsqueeze(-2).expand(out.shape)
+        return torch.softmax(-all_falls(gaps, 0, out.shape[-2]), -1).gather(-1, rank)
     for i, j in _strips(gaps, out.shape[-2], out.shape[-2]):
         weights = all_falls(gaps, i, j).neg_().exp_()
         weights = weights / weights.sum(-1, keepdim=True)
@@ -153,8 +155,7 @@ class _Sorted(torch.autograd.Function):
             to_logits = _to_logits(weights, grad[..., i:j, :])
             # From the middle of the strip, so that float32 will do.
             twice = torch.arange(i - j + 1, j - i, 2, dtype=matrix.dtype, device=matrix.device)
-            part = matmul(torch.stack([torch.ones_like(twice), twice]), to_logits).to(exact)
-            total, moment = part[..., 0, :], part[..., 1, :]
+            total, moment = _row_sums(to_logits, twice, exact)
             # From the item's own row: far from it there is no weight, so that nothing cancels.
             sums.append(torch.stack([total, (2 * place - (i + j - 1)) * total - moment], -2))
             if tempered:
@@ -201,8 +202,22 @@ class _SortedForward(_Sorted):
         return matrix * (logits - (matrix * logits).sum(-1, keepdim=True))
 
 
+def _row_sums(x: Tensor, weights: Tensor, exact: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Sums over the rows of x, plain and weighted, `(..., n)` each."""
+    if torch.compiler.is_compiling():  # of many rows: added up in float64, and fused with x
+        weighted = x * weights.unsqueeze(-1)
+        return x.sum(-2, dtype=exact), weighted.sum(-2, dtype=exact)
+    both = matmul(torch.stack([torch.ones_like(weights), weights]), x).to(exact)
+    return both[..., 0, :], both[..., 1, :]
+
+
 def _strips(gaps: Tensor, rows: int, most: int) -> list[tuple[int, int]]:
-    """Runs of rows that are formed together, few enough for the cache."""
+    """Runs of rows that are formed together, few enough for the cache.
+
+    All at once in compiled graphs: one serves every size, and fuses what it forms.
+    """
+    if torch.compiler.is_compiling():
+        return [(0, rows)]
     step = max(1, min(CHUNK // max(1, gaps.numel()), most))
     return [(i, min(i + step, rows)) for i in range(0, rows, step)]
 

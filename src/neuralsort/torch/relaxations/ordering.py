@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..arrays import inferring, longest
+from ..tracing import running_max, running_min, stable_sort
 
 # A gap of this many temperatures carries no weight: exp(-800) is 0 in float64.
 WALL = 800.0
@@ -128,12 +129,12 @@ class Ordered:
     def _sort_now(self) -> tuple[Tensor, Tensor, Tensor]:
         compiling = torch.compiler.is_compiling()
         scores = self.scores.detach() if compiling else self.scores
-        values, perm = torch.sort(scores, dim=-1, descending=True, stable=True)
+        values, perm = stable_sort(scores, descending=True)
         if values.requires_grad:  # infinite scores stay where they are, whatever the gradient
             values = torch.where(values.isinf(), values.detach(), values)
         absent = None
         if self.mask is not None:  # after the items at -inf
-            absent, last = torch.sort(~self.mask.gather(-1, perm), dim=-1, stable=True)
+            absent, last = stable_sort(~self.mask.gather(-1, perm))
             values, perm = values.gather(-1, last), perm.gather(-1, last)
         if compiling:
             values = _InOrder.apply(self.scores, perm, inverse(perm))  # pyright: ignore
@@ -265,8 +266,8 @@ def tie_groups(gaps: Tensor) -> tuple[Tensor, Tensor]:
     index = torch.arange(n, device=gaps.device).expand(gaps.shape)
     apart = gaps > 0
     starts = pad(apart[..., :-1], (1, 0), value=True)
-    first = torch.where(starts, index, 0).cummax(-1).values
-    last = torch.where(apart, index, n - 1).flip(-1).cummin(-1).values.flip(-1)
+    first = running_max(torch.where(starts, index, 0))
+    last = running_min(torch.where(apart, index, n - 1).flip(-1)).flip(-1)
     return first, last
 
 

@@ -1,0 +1,67 @@
+"""Operations in the form that exported programs know, and whether one is being made.
+
+`torch.export` keeps any operation of torch, but ONNX has no stable sort, no running maximum and no
+binary search. For short lists all of them are comparisons of every item with every other.
+"""
+
+import torch
+from torch import Tensor
+
+
+def exporting() -> bool:
+    """Whether a program is being exported, to run where torch may not be."""
+    return torch.compiler.is_compiling() and torch.compiler.is_exporting()
+
+
+def stable_sort(x: Tensor, *, descending: bool = False) -> tuple[Tensor, Tensor]:
+    """Sorted values and their indices, `(..., n)` each; ties keep their order, a NaN is largest."""
+    if not exporting():
+        return torch.sort(x, dim=-1, descending=descending, stable=True)
+    return _count_and_place(x, descending)
+
+
+def _count_and_place(x: Tensor, descending: bool) -> tuple[Tensor, Tensor]:
+    """The same, by counting for each item those that come before it."""
+    key = x.to(torch.int32) if x.dtype is torch.bool else x
+    mine, other = key.unsqueeze(-1), key.unsqueeze(-2)  # (..., n, n): all others in a row
+    first = other > mine if descending else other < mine
+    tied = other == mine
+    if x.is_floating_point():
+        nan, mine_nan = other.isnan(), mine.isnan()
+        first = first | (nan & ~mine_nan if descending else mine_nan & ~nan)
+        tied = tied | (nan & mine_nan)
+    index = torch.arange(x.shape[-1], device=x.device)
+    earlier = index < index.unsqueeze(-1)
+    place = (first | (tied & earlier)).sum(-1)
+    perm = torch.zeros_like(place).scatter(-1, place, index.expand_as(place))
+    return x.gather(-1, perm), perm
+
+
+def running_max(x: Tensor) -> Tensor:
+    """The largest of all integers up to each position, `(..., n)`."""
+    if not exporting():
+        return x.cummax(-1).values
+    index = torch.arange(x.shape[-1], device=x.device)
+    return torch.where(
+        index <= index.unsqueeze(-1), x.unsqueeze(-2), torch.iinfo(x.dtype).min
+    ).amax(-1)
+
+
+def running_min(x: Tensor) -> Tensor:
+    """The smallest of all integers up to each position, `(..., n)`."""
+    return -running_max(-x) if exporting() else x.cummin(-1).values
+
+
+def count_up_to(sorted_x: Tensor, limits: Tensor) -> Tensor:
+    """How many entries of ascending lists `(..., n)` do not exceed each limit `(..., m)`."""
+    if not exporting():
+        return torch.searchsorted(sorted_x.contiguous(), limits.contiguous(), right=True)
+    return (sorted_x.unsqueeze(-2) <= limits.unsqueeze(-1)).sum(-1)
+
+
+def arctangent(x: Tensor) -> Tensor:
+    """`torch.atan`, which onnxruntime has in float32 only: from there one step of Newton's."""
+    if not exporting():
+        return torch.atan(x)
+    near = torch.atan(x.float()).to(x.dtype)
+    return near + (x * near.cos() - near.sin()) / (near.cos() + x * near.sin())

@@ -1,0 +1,211 @@
+"""What short lists can be exported as: every method, operator and module, and why some cannot.
+
+Each case is one function of tensors that asks all there is to ask, so that one export shows all.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.export import Dim
+
+import neuralsort.torch as ns
+from neuralsort.torch import registry
+
+WAYS = ("export", "strict", "length", "onnx")
+"""`torch.export`, the same with `strict=True`, with a dynamic length, and ONNX in onnxruntime."""
+
+LAID_OUT = "a network is laid out for its length: export one program per length"
+POOLED = "which items are pooled depends on data, and ONNX has no such operator"
+DRAWN = "it draws its noise itself: export `sinkhorn` of logits to which noise was added"
+
+REASONS: dict[str, dict[str, str]] = {
+    "odd_even_network": {"length": LAID_OUT},
+    "bitonic_network": {"length": LAID_OUT},
+    "fast_soft_sort": {"onnx": POOLED},
+    "fast_soft_sort_kl": {"onnx": POOLED},
+    "fast_soft_rank": {"onnx": POOLED},
+    "fast_soft_rank_kl": {"onnx": POOLED},
+    "gumbel_sinkhorn": {"onnx": DRAWN},
+}
+"""By case and way: why it does not work. What is not named here works, and a test shows it."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A function of the inputs that `make(batch, n)` makes, whose results are tensors."""
+
+    name: str
+    function: Callable[..., Any]
+    make: Callable[[int, int], tuple[Tensor, ...]]
+    shapes: tuple[str, ...]  # of the inputs: a letter per dimension, b and n are dynamic
+    random: bool = field(default=False)
+
+    def reason(self, way: str) -> str | None:
+        """Why it cannot be exported so; None if it can."""
+        return REASONS.get(self.name, {}).get(way)
+
+    def module(self) -> torch.nn.Module:
+        case = self
+
+        class Asked(torch.nn.Module):
+            def forward(self, *inputs: Tensor) -> Any:
+                return case.function(*inputs)
+
+        return Asked()
+
+    def dynamic(self) -> tuple:
+        """Which dimensions are dynamic."""
+        letters = {"b": Dim.DYNAMIC}
+        if self.reason("length") is None:
+            letters["n"] = Dim.DYNAMIC
+        return tuple({i: letters[c] for i, c in enumerate(s) if c in letters} for s in self.shapes)
+
+
+def _listed(batch: int, n: int) -> tuple[Tensor, Tensor]:
+    """Scores, some of them tied, and an order."""
+    scores = (2 * torch.randn(batch, n)).round(decimals=1)
+    return scores, torch.stack([torch.randperm(n) for _ in range(batch)])
+
+
+def _lists(batch: int, n: int) -> tuple[Tensor]:
+    return _listed(batch, n)[:1]
+
+
+def _masked(batch: int, n: int) -> tuple[Tensor, Tensor]:
+    scores = torch.randn(batch, n)
+    return scores, torch.arange(n) < torch.arange(batch).unsqueeze(-1) % n + 1
+
+
+def _ask(function: Callable[..., Any], scores: Tensor, order: Tensor) -> tuple[Tensor, ...]:
+    P = function(scores, tau=0.5)
+    x = torch.stack([scores, scores.square()], -1)
+    hard = P.straight_through()
+    return (
+        P.sort(scores),
+        P @ x,
+        P.mT @ x,
+        P.rank(),
+        P.log_prob(order),
+        P.entropy(),
+        P.to_dense(),
+        P.permutation(),
+        P.top(2).sort(scores),
+        hard.sort(scores),
+    )
+
+
+def _methods() -> list[Case]:
+    cases = []
+    for method in registry.METHODS.values():
+        if method.gives == "values":
+            cases.append(Case(method.name, method.function, _lists, ("bn",)))
+        elif method.takes == "scores":
+            ask = functools.partial(_ask, method.function)
+            cases.append(Case(method.name, ask, _listed, ("bn", "bn")))
+        else:
+
+            def answer(logits: Tensor, function: Callable[..., Any] = method.function) -> tuple:
+                P = function(logits, tau=0.5)
+                return P.to_dense(), P @ logits[..., :2], P.mT @ logits[..., :2], P.entropy()
+
+            def make(batch: int, n: int) -> tuple[Tensor, ...]:
+                return (torch.randn(batch, n, n),)
+
+            drawn = method.name.startswith("gumbel")
+            cases.append(Case(method.name, answer, make, ("bnn",), random=drawn))
+    return cases
+
+
+def _masked_answers(scores: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+    P = ns.neuralsort(scores, mask=mask)
+    return (
+        P.sort(scores),
+        ns.soft_sort(scores, mask=mask),
+        ns.soft_rank(scores, mask=mask),
+        ns.soft_topk(scores, 2, mask=mask).weights,
+        ns.soft_sort_by(scores, scores, mask=mask),
+        ns.soft_median(scores, mask=mask),
+    )
+
+
+RELEVANCE_LOSSES = [
+    ns.nn.ApproxNDCG(tau=0.5),
+    ns.nn.KendallLoss(tau=0.5),
+    ns.nn.LambdaLoss(),
+    ns.nn.ListNetLoss(),
+    ns.nn.NeuralNDCG(tau=0.5),
+    ns.nn.RankNetLoss(),
+    ns.nn.RecallAtKLoss(2, tau=0.5, rank_tau=0.5),
+    ns.nn.SmoothAPLoss(tau=0.5),
+    ns.nn.SpearmanLoss(tau=0.5),
+]
+"""Modules that take scores and how relevant the items are."""
+
+BINARY = (ns.nn.RecallAtKLoss, ns.nn.SmoothAPLoss)
+"""Losses of items that are relevant or not."""
+
+
+def _relevant(batch: int, n: int) -> tuple[Tensor, Tensor]:
+    return torch.randn(batch, n), torch.randint(0, 3, (batch, n)).float()
+
+
+def _modules() -> list[Case]:
+    two = ("bn", "bn")
+
+    def cross_entropy(scores: Tensor, order: Tensor) -> Tensor:
+        return ns.nn.PermutationCrossEntropy()(ns.nn.NeuralSort(tau=0.5)(scores), order)
+
+    def labelled(batch: int, n: int) -> tuple[Tensor, Tensor]:
+        return torch.randn(batch, n), torch.randint(0, n, (batch,))
+
+    def nearest(queries: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
+        knn = ns.nn.DifferentiableKNN(2, tau=0.5)
+        found = knn(queries, candidates, candidates.square())
+        P = knn.neighbours(queries, candidates)
+        return found, ns.nn.KNNLoss(2)(P, candidates[:, 0] > 0)
+
+    def points(batch: int, n: int) -> tuple[Tensor, Tensor]:
+        return torch.randn(batch, 3), torch.randn(n, 3)
+
+    def all_losses(scores: Tensor, relevance: Tensor) -> tuple[Tensor, ...]:
+        graded = [loss for loss in RELEVANCE_LOSSES if not isinstance(loss, BINARY)]
+        binary = [loss for loss in RELEVANCE_LOSSES if isinstance(loss, BINARY)]
+        return (
+            *(loss(scores, relevance) for loss in graded),
+            *(loss(scores, relevance > 0) for loss in binary),
+        )
+
+    top = ns.nn.TopKCrossEntropy(k=2, tau=0.5)
+    return [
+        Case("nn.NeuralSort, nn.PermutationCrossEntropy", cross_entropy, _listed, two),
+        Case("nn.SoftTopK", ns.nn.SoftTopK(2, tau=0.5), _lists, ("bn",)),
+        Case("nn.PlackettLuceNLL", ns.nn.PlackettLuceNLL(), _listed, two),
+        Case("nn.TopKCrossEntropy", top, labelled, ("bn", "b")),
+        Case("nn.DifferentiableKNN, nn.KNNLoss", nearest, points, ("b.", "n.")),
+        Case("nn: losses of relevance", all_losses, _relevant, two),
+    ]
+
+
+def _operators() -> list[Case]:
+    def answers(x: Tensor) -> tuple[Tensor, ...]:
+        return (
+            ns.soft_sort(x, tau=0.5),
+            ns.soft_rank(x, tau=0.5),
+            *ns.soft_topk(x, 2, tau=0.5),
+            ns.soft_quantile(x, 0.3, tau=0.5),
+            ns.soft_sort_by(torch.stack([x, x.square()], -1), x, tau=0.5),
+            ns.tau_for_blur(x),
+        )
+
+    return [
+        Case("operators", answers, _lists, ("bn",)),
+        Case("masks", _masked_answers, _masked, ("bn", "bn")),
+    ]
+
+
+CASES: tuple[Case, ...] = (*_methods(), *_operators(), *_modules())
+"""Every method of the registry, the operators, masks and modules."""
