@@ -12,11 +12,13 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 READY := .venv/.ready-$(EXTRAS)
 READY_BENCH := .venv/.ready-bench
+DOCS := .venv-docs/bin
+READY_DOCS := .venv-docs/.ready
 OTHER_FRAMEWORKS := tests/test_jax_*.py tests/test_tf_*.py tests/test_parity*.py \
 	src/neuralsort/jax/* src/neuralsort/tf/* docs/frameworks.md
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-torch soak lint format bench clean
+.PHONY: help install quickstart test test-torch soak lint format bench docs docs-serve clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,8 +53,15 @@ bench: $(READY_BENCH)  ## Compare with other ways to sort softly
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 	$(BIN)/python -m benchmarks.frameworks
 
+# The site reads the sources and imports nothing of them, so it has a small environment of its own.
+docs: $(READY_DOCS)  ## Build the site in site/; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/mkdocs build --strict
+
+docs-serve: $(READY_DOCS)  ## Show the site at http://127.0.0.1:8000, anew after every change
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/mkdocs serve --watch src --watch CONTRIBUTING.md --watch CHANGELOG.md
+
 clean:  ## Remove .venv, caches and everything generated
-	rm -rf .venv report dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-docs site report dist .pytest_cache .ruff_cache .hypothesis
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml constraints.txt
@@ -65,4 +74,11 @@ $(READY): pyproject.toml constraints.txt
 
 $(READY_BENCH): $(READY)
 	$(PIP) install --quiet --constraint constraints.txt --group bench
+	@touch $@
+
+$(READY_DOCS): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"The tools of the site need Python 3.11 or newer, but $(PYTHON) is {v[0]}.{v[1]}. Try: make PYTHON=python3.12 docs")'
+	$(PYTHON) -m venv .venv-docs
+	$(DOCS)/python -m pip install --quiet --upgrade --constraint constraints.txt pip
+	$(DOCS)/python -m pip install --quiet --constraint constraints.txt --group docs
 	@touch $@

@@ -28,6 +28,14 @@ from .permutation import HardPermutation, RelaxedPermutation
 from .rankings import largest
 from .relaxations import neuralsort
 
+__all__ = [
+    "exact_expectation",
+    "rebar_expectation",
+    "relaxed_expectation",
+    "score_function_expectation",
+    "straight_through_expectation",
+]
+
 Cost = Callable[[RelaxedPermutation], Array]
 
 

@@ -26,6 +26,14 @@ from .operators import Relaxation
 from .permutation import HardPermutation, RelaxedPermutation
 from .relaxations import neuralsort
 
+__all__ = [
+    "exact_expectation",
+    "rebar_expectation",
+    "relaxed_expectation",
+    "score_function_expectation",
+    "straight_through_expectation",
+]
+
 Cost = Callable[[RelaxedPermutation], Tensor]
 
 

@@ -13,6 +13,15 @@ from .arrays import working
 from .losses import count_present, reduced
 from .relaxations.ordering import Ordered, share_ties, tie_groups
 
+__all__ = [
+    "element_wise",
+    "exact_match",
+    "kendall_tau",
+    "mean_reciprocal_rank",
+    "ndcg",
+    "spearman",
+]
+
 # -- permutations ----------------------------------------------------------------------------------
 
 
