@@ -7,6 +7,7 @@ WORKERS ?= 2
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 SOAK_ARGS ?=
+RELEASE_ARGS ?=
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -14,11 +15,13 @@ READY := .venv/.ready-$(EXTRAS)
 READY_BENCH := .venv/.ready-bench
 DOCS := .venv-docs/bin
 READY_DOCS := .venv-docs/.ready
+RELEASE := .venv-release/bin
+READY_RELEASE := .venv-release/.ready
 OTHER_FRAMEWORKS := tests/test_jax_*.py tests/test_tf_*.py tests/test_parity*.py \
 	src/neuralsort/jax/* src/neuralsort/tf/* docs/frameworks.md
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-torch soak lint format bench docs docs-serve clean
+.PHONY: help install quickstart test test-torch soak lint format bench docs docs-serve dist check-files release-check clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,8 +63,22 @@ docs: $(READY_DOCS)  ## Build the site in site/; a broken link is an error
 docs-serve: $(READY_DOCS)  ## Show the site at http://127.0.0.1:8000, anew after every change
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/mkdocs serve --watch src --watch CONTRIBUTING.md --watch CHANGELOG.md
 
+dist: $(READY_RELEASE)  ## Build sdist and wheel in dist/
+	rm -rf dist
+	$(RELEASE)/python -m build
+
+# Hosted CI cannot run here; a schema says at least whether its files can be read.
+check-files: $(READY_RELEASE)  ## Check the files of hosted CI, the templates and CITATION.cff
+	$(RELEASE)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(RELEASE)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
+	$(RELEASE)/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
+
+# RELEASE_ARGS="--only jax" tries fewer extras.
+release-check: $(READY_RELEASE) check-files  ## Build, then install and try the wheel alone, one extra at a time
+	$(RELEASE)/python -m tests.release $(RELEASE_ARGS)
+
 clean:  ## Remove .venv, caches and everything generated
-	rm -rf .venv .venv-docs site report dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-docs .venv-release site report dist .pytest_cache .ruff_cache .hypothesis
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml constraints.txt
@@ -76,9 +93,10 @@ $(READY_BENCH): $(READY)
 	$(PIP) install --quiet --constraint constraints.txt --group bench
 	@touch $@
 
-$(READY_DOCS): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"The tools of the site need Python 3.11 or newer, but $(PYTHON) is {v[0]}.{v[1]}. Try: make PYTHON=python3.12 docs")'
-	$(PYTHON) -m venv .venv-docs
-	$(DOCS)/python -m pip install --quiet --upgrade --constraint constraints.txt pip
-	$(DOCS)/python -m pip install --quiet --constraint constraints.txt --group docs
+# The tools of the site and of releases, each in an environment of its own: .venv-docs, .venv-release.
+.venv-%/.ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"These tools need Python 3.11 or newer, but $(PYTHON) is {v[0]}.{v[1]}. Try: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python -m pip install --quiet --upgrade --constraint constraints.txt pip
+	.venv-$*/bin/python -m pip install --quiet --constraint constraints.txt --group $*
 	@touch $@
