@@ -25,7 +25,8 @@ COMMANDS = (
 
 HEAD = """# The command line
 
-`neuralsort` comes with the extra `experiments`. [The studies](../studies.md) show it at work; this is what `--help` says.
+`neuralsort` comes with the extra `experiments`. [The studies](../studies.md) show it at work;
+this is what `--help` says.
 """
 
 
