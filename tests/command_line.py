@@ -14,6 +14,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "reference" / "command-line.md"
 
 COMMANDS = (
     ("quickstart",),
+    ("play",),
     *(("train", study) for study in STUDIES),
     ("evaluate",),
     ("reproduce",),

@@ -83,7 +83,7 @@ LAYERS = {
 }
 """Each room of a package imports from the layers before it, or from its own."""
 
-SHARED = {"runtime": set(), "experiments": {"neighbors", "runtime", "torch"}}
+SHARED = {"runtime": set(), "experiments": {"neighbors", "play", "runtime", "torch"}}
 """What packages may import of others; the rest share nothing but the rules for plain options."""
 
 FUNCTIONS = sorted(name for name in ns.__all__ if inspect.isfunction(getattr(ns, name)))

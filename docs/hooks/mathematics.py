@@ -1,7 +1,7 @@
 """Formulas become MathML while the site is built: browsers show it without scripts or fonts."""
 
-from html import unescape
 import re
+from html import unescape
 from typing import Any
 
 from latex2mathml.converter import convert

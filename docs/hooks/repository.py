@@ -14,6 +14,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 """Files of the repository, and the pages of the site that they are."""
 
+PLAY = "src/neuralsort/play/"
+"""The page to play with, which is part of the package; on the site it is in `play/page/`."""
+
 LINK = re.compile(r"\[(?P<text>[^\]]*)\]\((?![a-z]+:|#)(?P<path>[^)#\s]+)(?P<place>#[^)\s]*)?\)")
 """A link, if not to another host or to a place on the same page."""
 
@@ -24,10 +27,21 @@ LOADED = re.compile(
 """What a browser would fetch from another host by itself."""
 
 
+def on_site(path: str) -> str | None:
+    """Where a file of the repository is on the site, if it is there."""
+    if path.startswith(PLAY):
+        return f"play/page/{path.removeprefix(PLAY)}"
+    if path.startswith("docs/"):
+        return path.removeprefix("docs/")
+    return PAGES.get(path)
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages."""
-    for source, page in PAGES.items():
-        files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
+    shown = (ROOT / PLAY).glob("*.[!p]*")  # all but the Python
+    played = sorted(f"{PLAY}{path.name}" for path in shown)
+    for source in (*PAGES, *played):
+        files.append(File.generated(config, on_site(source), abs_src_path=str(ROOT / source)))
     return files
 
 
@@ -40,9 +54,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         path = posixpath.normpath(posixpath.join(posixpath.dirname(source), found["path"]))
         if not (ROOT / path).exists():
             raise PluginError(f"{source} links to {path}, which does not exist.")
-        if path not in PAGES and not path.startswith("docs/"):
+        if (target := on_site(path)) is None:
             return f"{found['text']} (`{path}` in the repository)"
-        target = PAGES.get(path, path.removeprefix("docs/"))
         link = posixpath.relpath(target, posixpath.dirname(here) or ".")
         return f"[{found['text']}]({link}{found['place'] or ''})"
 
