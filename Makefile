@@ -21,7 +21,7 @@ OTHER_FRAMEWORKS := tests/test_jax_*.py tests/test_tf_*.py tests/test_parity*.py
 	src/neuralsort/jax/* src/neuralsort/tf/* docs/frameworks.md
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-torch soak lint format bench docs docs-serve dist check-files release-check clean
+.PHONY: help install quickstart test test-quick test-torch soak lint format bench docs docs-serve dist check-files release-check clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ quickstart: $(READY)  ## Train on handwritten numbers in minutes: tables, and re
 # One thread per worker: the lists in tests are short, and workers would fight over the cores.
 test: $(READY)  ## Run the tests, and the examples in docstrings and docs
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+
+test-quick: $(READY)  ## Run one law of each kind, on few examples: about a minute
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m quick --hypothesis-profile=quick tests $(PYTEST_ARGS)
 
 test-torch:  ## Run the tests of PyTorch alone; JAX and TensorFlow need not be there
 	$(MAKE) test EXTRAS=experiments PYTEST_ARGS="$(OTHER_FRAMEWORKS:%=--ignore-glob=%) $(PYTEST_ARGS)"
