@@ -36,7 +36,7 @@ quickstart: $(READY)  ## Train on handwritten numbers in minutes: tables, and re
 test: $(READY)  ## Run the tests, and the examples in docstrings and docs
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 
-test-quick: $(READY)  ## Run one law of each kind, on few examples: about a minute
+test-quick: $(READY)  ## Run the laws in PyTorch, on few examples each
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m quick --hypothesis-profile=quick tests $(PYTEST_ARGS)
 
 test-torch:  ## Run the tests of PyTorch alone; JAX and TensorFlow need not be there
