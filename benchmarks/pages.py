@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 
 from benchmarks import frameworks, neighbors
 from benchmarks.bars import BOTH, FORWARD, MILLION
@@ -23,6 +23,7 @@ from benchmarks.table import (
 from examples import knn_tutorial
 from neuralsort.experiments.record import Line, read_file
 from neuralsort.experiments.reporting import paper
+from neuralsort.experiments.studies.intervals import over_seeds
 
 ROOT = Path(__file__).resolve().parent.parent
 LINES = ROOT / "results" / "benchmarks" / "sorting.jsonl"
@@ -114,18 +115,39 @@ def headline(lines: Sequence[Line]) -> str:
 
 
 def ranked(lines: Iterable[Line]) -> str:
-    """Mean and standard deviation over folds of every method of the study of rankings."""
-    names = ("ndcg@5", "ndcg@10", "mrr")
-    found: dict[str, list[Line]] = {}
+    """Every method of the study of rankings: means over folds, with Student's 95 % intervals.
+
+    The newest line of a fold counts. The last column is the difference to LambdaMART fold by fold.
+    """
+    names = {"ndcg@5": "NDCG@5", "ndcg@10": "NDCG@10", "mrr": "MRR", "map": "MAP"}
+    found: dict[str, dict[int, Line]] = {}
     for line in lines:
-        found.setdefault(line.method, []).append(line)
+        found.setdefault(line.method, {})[line.sizes["fold"]] = line
+    anchor = found["lambdamart"]
     rows = []
     for method, folds in found.items():
-        values = [[line.metrics[name] for line in folds] for name in names]
-        cells = (f"{mean(one):.3f} ± {stdev(one):.3f}" for one in values)
-        rows.append((mean(values[1]), (f"`{method}`", *cells)))
+        runs = [folds[fold] for fold in sorted(anchor)]
+        told = [
+            _with_interval([run.metrics[metric] for run in runs])
+            if all(metric in run.metrics for run in runs)
+            else "–"
+            for metric in names
+        ]
+        apart = [
+            run.metrics["ndcg@10"] - anchor[run.sizes["fold"]].metrics["ndcg@10"] for run in runs
+        ]
+        told.append("" if method == "lambdamart" else _with_interval(apart, "+"))
+        rows.append((mean(run.metrics["ndcg@10"] for run in runs), (f"`{method}`", *told)))
     rows.sort(key=lambda row: -row[0])
-    return markdown(("method", "NDCG@5", "NDCG@10", "MRR"), [row for _, row in rows])
+    header = ("method", *names.values(), "NDCG@10 over LambdaMART")
+    return markdown(header, [row for _, row in rows])
+
+
+def _with_interval(values: list[float], sign: str = "") -> str:
+    """The mean, and half the width of Student's interval."""
+    ends = over_seeds(values)
+    assert ends is not None
+    return f"{mean(values):{sign}.3f} ± {(ends[1] - ends[0]) / 2:.3f}"
 
 
 def replaced(text: str, mark: str, table: str) -> str:

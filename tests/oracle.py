@@ -115,6 +115,9 @@ SWAPS = {
     "logistic": lambda v: 1 / (1 + np.exp(-v)) if v > 0 else np.exp(v) / (1 + np.exp(v)),
     "cauchy": lambda v: np.arctan(v) / np.pi + 0.5,
     "reciprocal": lambda v: 0.5 * (v / (2 + abs(v)) + 1),
+    "optimal": lambda v: (
+        v + 0.5 if abs(v) <= 0.25 else (1 - 1 / (16 * v) if v > 0 else -1 / (16 * v))
+    ),
 }
 
 
@@ -387,6 +390,83 @@ def ranknet_loss(scores: Sequence[float], relevance: Sequence[float], tau: float
     pairs = decided_pairs(relevance)
     costs = [np.log(1 + np.exp(-(scores[i] - scores[j]) / tau)) for i, j in pairs]
     return sum(costs) / len(costs) if costs else 0.0
+
+
+def listnet_loss(scores: Sequence[float], relevance: Sequence[float], tau: float) -> float:
+    if len(set(relevance)) < 2:
+        return 0.0
+    weights = np.exp(np.array(relevance, float))
+    logits = np.array(scores) / tau
+    return -sum(
+        w / sum(weights) * (x - np.log(sum(np.exp(logits))))
+        for w, x in zip(weights, logits, strict=True)
+    )
+
+
+def lambda_loss(scores: Sequence[float], relevance: Sequence[float], tau: float, k: int) -> float:
+    """Every pair is swapped, and the NDCG measured again."""
+    order = stable_descending(scores)
+    gains = [2.0**r - 1 for r in relevance]
+    ideal = dcg(sorted(gains, reverse=True), k)
+    total = 0.0
+    for i, j in decided_pairs(relevance):
+        other = [{i: j, j: i}.get(item, item) for item in order]
+        change = dcg([gains[a] for a in order], k) - dcg([gains[a] for a in other], k)
+        total += abs(change) / ideal * np.log2(1 + np.exp(-(scores[i] - scores[j]) / tau))
+    return total
+
+
+def _soft_rank_among(scores: Sequence[float], i: int, others: Sequence[int], tau: float) -> float:
+    return 1 + sum(1 / (1 + np.exp((scores[i] - scores[j]) / tau)) for j in others if j != i)
+
+
+def smooth_ap_loss(scores: Sequence[float], relevance: Sequence[float], tau: float) -> float:
+    n = len(scores)
+    relevant = [i for i in range(n) if relevance[i] > 0]
+    if len(relevant) in (0, n):
+        return 0.0
+    shares = [
+        _soft_rank_among(scores, i, relevant, tau) / _soft_rank_among(scores, i, range(n), tau)
+        for i in relevant
+    ]
+    return 1 - sum(shares) / len(relevant)
+
+
+def recall_at_k_loss(
+    scores: Sequence[float],
+    relevance: Sequence[float],
+    tau: float,
+    k: Sequence[int],
+    rank_tau: float,
+) -> float:
+    n = len(scores)
+    relevant = [i for i in range(n) if relevance[i] > 0]
+    if len(relevant) in (0, n):
+        return 0.0
+    found = 0.0
+    for size in k:
+        for i in relevant:
+            rank = _soft_rank_among(scores, i, range(n), tau)
+            found += 1 / (1 + np.exp((rank - size - 0.5) / rank_tau))
+    return 1 - found / len(relevant) / len(k)
+
+
+def average_precision(scores: Sequence[float], relevance: Sequence[float], k: int) -> float:
+    order = stable_descending(scores)
+    hits = [relevance[item] > 0 for item in order]
+    gained = sum(sum(hits[: i + 1]) / (i + 1) for i in range(min(k, len(hits))) if hits[i])
+    return gained / min(k, sum(hits)) if any(hits) else 0.0
+
+
+def found_at(scores: Sequence[float], relevance: Sequence[float], k: int) -> float:
+    """Relevant items in the first k places: the expectation over the orders of tied scores."""
+    found = 0.0
+    for i in range(len(scores)):
+        if relevance[i] > 0:
+            larger = sum(other > scores[i] for other in scores)
+            tied = sum(other == scores[i] for other in scores)
+            found += min(1.0, max(0.0, (k - larger) / tied))
+    return found
 
 
 def ndcg(scores: Sequence[float], relevance: Sequence[float], k: int) -> float:

@@ -48,24 +48,33 @@ PUBLIC = {
     "spearman_loss",
     "kendall_loss",
     "ranknet_loss",
+    "KSubset",
+    "fenchel_young_loss",
+    "listnet_loss",
+    "lambda_loss",
+    "smooth_ap_loss",
+    "recall_at_k_loss",
+    "ranking_from",
 }
 
 LAYERS = {
     "torch": [
         {"_checks", "arrays"},
-        {"gradients", "hardening", "noise", "permutation", "rankings"},
+        {"gradients", "hardening", "noise", "permutation", "rankings", "subset_sums"},
         {"permutahedron", "relaxations"},
         {"operators", "registry"},
-        {"distributions", "losses", "metrics", "ranking_losses"},
+        {"distributions", "losses", "metrics", "ranking_losses", "subsets"}
+        | {"perturbations", "relevance_losses", "retrieval"},
         {"estimators", "knn"},
         {"nn"},
     ],
     "jax": [
         {"_checks", "arrays", "pytrees"},
-        {"gradients", "hardening", "noise", "permutation", "rankings"},
+        {"gradients", "hardening", "noise", "permutation", "rankings", "subset_sums"},
         {"permutahedron", "relaxations"},
         {"operators"},
-        {"distributions", "losses", "metrics", "ranking_losses"},
+        {"distributions", "losses", "metrics", "ranking_losses", "subsets"}
+        | {"perturbations", "relevance_losses", "retrieval"},
         {"estimators"},
     ],
     "tf": [{"_checks"}, {"gradients", "noise"}, {"relaxations"}, {"distributions", "layers"}],

@@ -607,6 +607,25 @@ def test_products_with_other_lists_say_so():
     message = r"`P @ x` expects a batch that broadcasts against \(2,\).*got \(3,\)\. Give every"
     with pytest.raises(ValueError, match=message):
         _checks.same_batch("P @ x", torch.Size((3,)), P().shape)
+    n, others = P().shape[-1], torch.arange(P().shape[-1]).expand(3, -1)
+    for lists in (
+        P(),
+        P().top(2),
+        P().straight_through(),
+        ns.RelaxedPermutation.from_dense(P().to_dense()),
+    ):
+        rows = lists.shape[-2]
+        for what, ask in {
+            "P @ x": lambda lists=lists: lists @ torch.ones(3, n, 1),
+            "P.mT @ y": lambda lists=lists, rows=rows: lists.mT @ torch.ones(3, rows, 1),
+            "P.sort": lambda lists=lists: lists.sort(torch.ones(3, n)),
+            "log_prob": lambda lists=lists, rows=rows: lists.log_prob(others[:, :rows]),
+        }.items():
+            with pytest.raises(
+                ValueError, match=r"batch that broadcasts.*\(2,\).*got \(3,\)"
+            ) as told:
+                ask()
+            assert what in str(told.value)
 
 
 def test_rules_do_not_look_where_there_is_nothing_to_see():

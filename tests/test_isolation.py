@@ -6,9 +6,7 @@ another order when there are more lists. The loss is over all lists, whatever th
 """
 
 import functools
-import zlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -18,57 +16,13 @@ from torch import Tensor
 import neuralsort.torch as ns
 from neuralsort.torch import metrics, registry
 from neuralsort.torch.knn import squared_distances
+from tests import requests
+from tests.hostile import HOSTILE, Lists, lists_of
 
 ROUNDING = {torch.float64: 1e-11, torch.float32: 2e-5}
 """Over the largest magnitude of what is compared."""
 
-NAN, INF = float("nan"), float("inf")
 LENGTHS = (5, 40, 512, 513, 600, 3000)
-
-
-@dataclass(frozen=True)
-class Lists:
-    """A batch `(B, n)` of which the first list is the one to protect."""
-
-    scores: Tensor
-    payload: Tensor
-    tau: Tensor  # (B, 1)
-    mask: Tensor
-    perm: Tensor
-
-    def alone(self) -> "Lists":
-        return Lists(*(getattr(self, name)[:1].clone() for name in self.__dataclass_fields__))
-
-
-HOSTILE = ("NaN", "all NaN", "infinities", "huge", "payload", "hard", "padding")
-
-
-def lists_of(n: int, neighbours: tuple[str, ...], dtype: torch.dtype) -> Lists:
-    """A list and its neighbours, the same for every request."""
-    generator = torch.Generator().manual_seed(zlib.crc32(f"{n}".encode()))
-    rows = 1 + len(neighbours)
-    scores, payload = (torch.randn(rows, n, generator=generator, dtype=dtype) for _ in range(2))
-    perm = torch.rand(rows, n, generator=generator).argsort(-1)
-    tau, mask = torch.full((rows, 1), 0.5, dtype=dtype), torch.ones(rows, n, dtype=torch.bool)
-    mask[0, 1] = False  # of the list itself, an item is absent
-    for row, kind in enumerate(neighbours, 1):
-        if kind == "NaN":
-            scores[row, n // 2] = payload[row, 0] = NAN
-        elif kind == "all NaN":
-            scores[row] = NAN
-        elif kind == "infinities":
-            scores[row, ::3], scores[row, 1::3] = INF, -INF
-        elif kind == "huge":
-            scores[row, ::2] *= 1e20
-        elif kind == "payload":
-            payload[row, ::2] = 1e20
-        elif kind == "hard":
-            tau[row] = 0.0
-        elif kind == "padding":
-            mask[row] = False
-    # What is asked of places must be there: the present items first.
-    present_first = (~mask).long().gather(-1, perm).argsort(dim=-1, stable=True)
-    return Lists(scores, payload, tau, mask, perm.gather(-1, present_first))
 
 
 def answers(function: Callable[[Lists], Tensor], lists: Lists) -> list[Tensor]:
@@ -105,15 +59,22 @@ def _with_tau(relax: Relax, lists: Lists, mask: bool = True) -> Any:
     return relax(lists.scores, tau=lists.tau, mask=lists.mask if mask else None)
 
 
-REQUESTS: dict[str, Callable[[Relax, Lists], Tensor]] = {
+def _asked_of(request_: Callable[[Any, Tensor], Tensor]) -> Callable[[Relax, Lists], Tensor]:
+    """A request of the common table. Without a mask: a weight of 0 has no finite logarithm."""
+    return lambda r, x: request_(
+        _with_tau(r, x, mask=False), torch.stack([x.payload, x.scores], dim=-1)
+    )
+
+
+WHOLE = {name: _asked_of(request_) for name, request_ in requests.REQUESTS.items()}
+PADDED: dict[str, Callable[[Relax, Lists], Tensor]] = {
     "sort of the scores": lambda r, x: _with_tau(r, x, mask=False).sort(x.scores),
-    "sort": lambda r, x: _with_tau(r, x).sort(x.payload),
-    "product": lambda r, x: _with_tau(r, x, mask=False) @ torch.stack([x.payload, x.scores], -1),
-    "transpose": lambda r, x: _with_tau(r, x).mT @ x.payload.unsqueeze(-1),
-    "rank": lambda r, x: _with_tau(r, x).rank(),
-    "top": lambda r, x: _with_tau(r, x).top(3).sort(x.payload),
-    "entropy": lambda r, x: _with_tau(r, x).entropy(),
-    "log_prob": lambda r, x: _with_tau(r, x).log_prob(_with_tau(r, x).permutation()),
+    "sort, padded": lambda r, x: _with_tau(r, x).sort(x.payload),
+    "transpose, padded": lambda r, x: _with_tau(r, x).mT @ x.payload.unsqueeze(-1),
+    "rank, padded": lambda r, x: _with_tau(r, x).rank(),
+    "top, padded": lambda r, x: _with_tau(r, x).top(3).sort(x.payload),
+    "entropy, padded": lambda r, x: _with_tau(r, x).entropy(),
+    "log_prob, padded": lambda r, x: _with_tau(r, x).log_prob(_with_tau(r, x).permutation()),
 }
 
 OPERATORS: dict[str, Callable[[Relax, Lists], Tensor]] = {
@@ -179,8 +140,9 @@ RELAXATIONS = {
 }
 RELAXATIONS["sinkhorn_sort"] = functools.partial(ns.sinkhorn_sort, iterations=3)
 VALUES = {name: m.function for name, m in registry.METHODS.items() if m.gives == "values"}
-EVERYTHING = REQUESTS | OPERATORS | LOSSES
-FEW = ("sort of the scores", "product", "rank", "log_prob")
+EVERYTHING = WHOLE | PADDED | OPERATORS | LOSSES
+LONG = (*requests.PLAIN, *PADDED, "soft_sort_by", "soft_quantile")
+FEW = ("sort of the scores", "matmul", "rank", "log_prob, padded")
 WRITTEN = {"sinkhorn_sort": 512, "odd_even_network": 40, "bitonic_network": 600}
 """Up to this many items where longer lists take the matrix, or a layer for every item."""
 
@@ -191,7 +153,7 @@ def asked(name: str, n: int) -> Iterable[str]:
         return ()
     if n in (512, 3000) or (name in WRITTEN and n > 40):
         return FEW
-    return EVERYTHING if n < 600 else (*REQUESTS, "soft_sort_by", "soft_quantile")
+    return EVERYTHING if n < 600 else LONG
 
 
 CASES = [

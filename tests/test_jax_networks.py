@@ -60,7 +60,13 @@ def test_padded_lists_are_sorted_wherever_their_items_are(kind):
 
 
 @pytest.mark.parametrize(
-    ("kind", "swap"), [("odd_even", "logistic"), ("bitonic", "cauchy"), ("bitonic", "reciprocal")]
+    ("kind", "swap"),
+    [
+        ("odd_even", "logistic"),
+        ("bitonic", "cauchy"),
+        ("bitonic", "reciprocal"),
+        ("odd_even", "optimal"),
+    ],
 )
 def test_float32_weights_are_those_of_the_comparators_one_by_one(kind, swap):
     """At an offset, at temperatures from cold to hot, whatever is asked."""
@@ -191,7 +197,7 @@ def test_empty_and_single_lists(shape):
 
 
 @each_kind
-@pytest.mark.parametrize("swap", ["logistic", "cauchy", "reciprocal"])
+@pytest.mark.parametrize("swap", ["logistic", "cauchy", "reciprocal", "optimal"])
 def test_payloads_that_differ_by_more_than_a_number_can_hold(kind, swap):
     """float32 near its largest: gradients are finite, and only the sorted items have any."""
     scores = jnp.asarray([2e38, -3e38, 3.3e38, 1e37, -1e38, 3e38], jnp.float32)

@@ -43,6 +43,13 @@ def grades(n: int) -> Tensor:
     return relevance[torch.randperm(n)]
 
 
+def hits(n: int) -> Tensor:
+    """Relevant or not, some of both."""
+    relevant = torch.rand(n) < 0.3
+    relevant[0], relevant[-1] = True, n == 1
+    return relevant[torch.randperm(n)].long()
+
+
 def label(n: int) -> Tensor:
     return torch.randint(0, n, ())
 
@@ -178,10 +185,37 @@ LOSSES = (
     Loss("spearman_loss", ns.spearman_loss, from_matrix(oracle.spearman_loss)),
     Loss("kendall_loss", ns.kendall_loss, functools.partial(oracle.kendall_loss, tau=TAU)),
     Loss("ranknet_loss", ns.ranknet_loss, functools.partial(oracle.ranknet_loss, tau=TAU)),
+    Loss("listnet_loss", ns.listnet_loss, functools.partial(oracle.listnet_loss, tau=TAU)),
+    Loss("lambda_loss", ns.lambda_loss, functools.partial(oracle.lambda_loss, tau=TAU, k=100)),
+    Loss(
+        "lambda_loss of the first places",
+        functools.partial(ns.lambda_loss, k=2),
+        functools.partial(oracle.lambda_loss, tau=TAU, k=2),
+    ),
+    Loss(
+        "smooth_ap_loss",
+        ns.smooth_ap_loss,
+        functools.partial(oracle.smooth_ap_loss, tau=TAU),
+        hits,
+    ),
+    Loss(
+        "recall_at_k_loss",
+        functools.partial(ns.recall_at_k_loss, k=(1, 3), rank_tau=0.5),
+        functools.partial(oracle.recall_at_k_loss, tau=TAU, k=(1, 3), rank_tau=0.5),
+        hits,
+    ),
 )
 BY_NAME = {loss.name: loss for loss in LOSSES}
-ON_GRADES = [loss for loss in LOSSES if loss.draw is grades]
-OVER_PAIRS = ("approx_ndcg", "kendall_loss", "ranknet_loss")
+ON_GRADES = [loss for loss in LOSSES if loss.draw in (grades, hits)]
+OVER_PAIRS = (
+    "approx_ndcg",
+    "kendall_loss",
+    "ranknet_loss",
+    "lambda_loss",
+    "lambda_loss of the first places",
+    "smooth_ap_loss",
+    "recall_at_k_loss",
+)
 
 # A matrix that was written down has lost the log-weights below the smallest number.
 UNWRITTEN = [loss for loss in LOSSES if "of a matrix" not in loss.name]
@@ -443,7 +477,17 @@ def test_topk_cross_entropy_is_infinite_for_a_label_that_is_ruled_out():
 
 
 @pytest.mark.parametrize(
-    "loss", [ns.kendall_loss, ns.spearman_loss, ns.approx_ndcg, ns.ranknet_loss]
+    "loss",
+    [
+        ns.kendall_loss,
+        ns.spearman_loss,
+        ns.approx_ndcg,
+        ns.ranknet_loss,
+        ns.listnet_loss,
+        ns.lambda_loss,
+        ns.smooth_ap_loss,
+        functools.partial(ns.recall_at_k_loss, k=2),
+    ],
 )
 def test_a_nan_in_the_target_spoils_its_own_list_only(loss):
     x = torch.randn(3, 4)
@@ -455,7 +499,7 @@ def test_a_nan_in_the_target_spoils_its_own_list_only(loss):
     assert loss(x, target, tau=1.0, mask=mask).isfinite()
 
 
-@pytest.mark.parametrize("loss", [ns.neural_ndcg, ns.approx_ndcg])
+@pytest.mark.parametrize("loss", [ns.neural_ndcg, ns.approx_ndcg, ns.lambda_loss])
 def test_enormous_relevance_does_not_overflow(loss):
     scores = torch.tensor([0.1, 0.2, 0.3], requires_grad=True)
     value = loss(scores, torch.tensor([200, 0, 199]), tau=0.1)
@@ -499,6 +543,34 @@ def test_other_ranking_losses_tend_to_their_metrics():
     untied = torch.randn(5, 8)
     kendall = ns.kendall_loss(x, untied, tau=HARD)
     torch.testing.assert_close(kendall, 1 - metrics.kendall_tau(x, untied))
+
+
+def test_retrieval_losses_tend_to_their_metrics():
+    x, relevance = batch(BY_NAME["smooth_ap_loss"], 20, 8)
+    precision = ns.smooth_ap_loss(x, relevance, tau=HARD, reduction="none")
+    expected = 1 - metrics.average_precision(x, relevance, reduction="none")
+    torch.testing.assert_close(precision, expected)
+    for k in (1, 3, 7):
+        options = {"k": k, "tau": HARD, "rank_tau": 1e-3}
+        recall = ns.recall_at_k_loss(x, relevance, **options, reduction="none")
+        expected = 1 - metrics.recall_at_k(x, relevance, k=k, reduction="none")
+        torch.testing.assert_close(recall, expected)
+
+
+@pytest.mark.parametrize("k", [1, 3, None])
+def test_lambda_loss_is_zero_only_where_the_ndcg_is_one(k):
+    scores, relevance = batch(BY_NAME["lambda_loss"], 200, 4)
+    loss = ns.lambda_loss(scores, relevance, tau=HARD, k=k, reduction="none")
+    perfect = metrics.ndcg(scores, relevance, k=k, reduction="none") > 1 - 1e-9
+    assert 0 < perfect.sum() < 200
+    assert torch.equal(loss < 1e-3, perfect)
+
+
+def test_listnet_loss_is_smallest_where_scores_are_the_relevance():
+    _, relevance = batch(BY_NAME["listnet_loss"], 5, 6)
+    scores = (2.0 * relevance.double() + 3.0).requires_grad_()
+    slope = gradient(ns.listnet_loss(scores, relevance, tau=2.0), scores)
+    assert slope.abs().max() < 1e-12
 
 
 def test_knn_loss_tends_to_the_share_of_neighbours():

@@ -1,5 +1,7 @@
 """Metrics against SciPy, scikit-learn and loops; padding, ties, and lists without an answer."""
 
+import functools
+
 import numpy as np
 import pytest
 import scipy.stats
@@ -14,11 +16,17 @@ from neuralsort.torch import metrics
 from tests import oracle
 
 ON_PERMUTATIONS = (metrics.exact_match, metrics.element_wise)
-ON_RELEVANCE = (metrics.ndcg, metrics.mean_reciprocal_rank)
+PRECISION, RECALL = (
+    functools.partial(metric, k=3) for metric in (metrics.precision_at_k, metrics.recall_at_k)
+)
+RETRIEVAL = (metrics.average_precision, metrics.reciprocal_rank, PRECISION, RECALL)
+ON_RELEVANCE = (metrics.ndcg, metrics.mean_reciprocal_rank, *RETRIEVAL)
 ON_ORDERS = (metrics.spearman, metrics.kendall_tau)
 
 each_metric = pytest.mark.parametrize(
-    "metric", [*ON_RELEVANCE, *ON_ORDERS], ids=lambda metric: metric.__name__
+    "metric",
+    [*ON_RELEVANCE, *ON_ORDERS],
+    ids=lambda metric: getattr(metric, "func", metric).__name__,
 )
 
 
@@ -121,6 +129,61 @@ def test_mean_reciprocal_rank_sees_the_first_relevant_item():
     torch.testing.assert_close(value, torch.tensor([1 / 3, 1.0, 0.0, 0.5]))
     value = metrics.mean_reciprocal_rank(scores, relevance, k=2, reduction="none")
     torch.testing.assert_close(value, torch.tensor([0.0, 1.0, 0.0, 0.5]))
+
+
+# -- retrieval -------------------------------------------------------------------------------------
+
+
+def test_average_precision_is_scikit_learn_s():
+    scores = torch.randn(30, 7, dtype=torch.float64)
+    relevance = torch.randint(0, 2, (30, 7))
+    relevance[:, 0] = 1
+    found = metrics.average_precision(scores, relevance, reduction="none")
+    for value, s, r in zip(found, scores, relevance, strict=True):
+        wanted = sklearn.metrics.average_precision_score(r.numpy(), s.numpy())
+        assert value.item() == pytest.approx(wanted, abs=1e-12)
+
+
+@given(data=st.data())
+def test_retrieval_metrics_are_the_oracle_s(data):
+    n = data.draw(st.integers(1, 8))
+    scores = data.draw(st.lists(st.integers(-2, 2), min_size=n, max_size=n))
+    relevance = data.draw(st.lists(st.integers(0, 2), min_size=n, max_size=n))
+    k = data.draw(st.integers(1, 10))
+    lists = torch.tensor(scores).double(), torch.tensor(relevance)
+    found, count = oracle.found_at(scores, relevance, k), sum(r > 0 for r in relevance)
+    assert metrics.precision_at_k(*lists, k=k).item() == pytest.approx(found / k)
+    assert metrics.recall_at_k(*lists, k=k).item() == pytest.approx(found / max(count, 1))
+    wanted = oracle.average_precision(scores, relevance, k)
+    assert metrics.average_precision(*lists, k=k).item() == pytest.approx(wanted)
+    first = metrics.mean_reciprocal_rank(*lists, k=k)
+    assert metrics.reciprocal_rank(*lists, k=k) == first
+
+
+@pytest.mark.parametrize("metric", [getattr(metric, "func", metric) for metric in RETRIEVAL])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_several_cutoffs_in_one_call(metric, reduction):
+    scores, relevance = ranked(6, 5)
+    scores, relevance = scores.view(2, 3, 5), relevance.view(2, 3, 5)
+    several = metric(scores, relevance, k=(1, 3, 9), reduction=reduction)
+    each = [metric(scores, relevance, k=k, reduction=reduction) for k in (1, 3, 9)]
+    torch.testing.assert_close(several, torch.stack(each, -1))
+    one = metric(scores, relevance, k=[3], reduction=reduction)
+    torch.testing.assert_close(one, each[1].unsqueeze(-1))
+
+
+def test_ranking_from_sorts_by_relevance_with_absent_items_last():
+    relevance = torch.randint(0, 3, (20, 7))
+    mask = torch.rand(20, 7) < 0.6
+    for dtype in (torch.int64, torch.float32, torch.bfloat16, torch.uint8):
+        found = ns.ranking_from(relevance.to(dtype), mask)
+        for one, r, m in zip(found.tolist(), relevance.tolist(), mask.tolist(), strict=True):
+            assert one == sorted(range(7), key=lambda i: (not m[i], -r[i] if m[i] else 0, i))
+    stable = relevance.argsort(dim=-1, descending=True, stable=True)
+    assert torch.equal(ns.ranking_from(relevance), stable)
+    assert torch.equal(ns.ranking_from(relevance > 1), ns.ranking_from((relevance > 1).int()))
+    junk = torch.where(mask, relevance.double(), torch.nan)
+    assert torch.equal(ns.ranking_from(junk, mask), ns.ranking_from(relevance, mask))
 
 
 # -- padding and lists without an answer -----------------------------------------------------------

@@ -125,7 +125,7 @@ def test_gradients_at_ties_are_those_nearby(kind, swap):
 
 
 @each_kind
-@pytest.mark.parametrize("swap", ["cauchy", "reciprocal"])
+@pytest.mark.parametrize("swap", ["cauchy", "reciprocal", "optimal"])
 def test_no_sorted_value_falls_when_a_score_rises(kind, swap):
     scores = torch.randn(200, 6, dtype=torch.float64)
 
@@ -146,7 +146,7 @@ def test_with_logistic_swaps_a_sorted_value_may_fall():
 
 
 @each_swap
-@pytest.mark.parametrize("v", [-1e300, -30.0, -0.5, 0.0, 0.5, 30.0, 1e300])
+@pytest.mark.parametrize("v", [-1e300, -30.0, -0.5, -0.25, 0.0, 0.25, 0.5, 30.0, 1e300])
 def test_swap_functions(swap, v):
     value = SWAPS[swap](torch.tensor(v, dtype=torch.float64)).item()
     assert 0 <= value <= 1
@@ -202,3 +202,88 @@ def test_payloads_that_differ_by_more_than_a_number_can_hold(kind, swap, tau):
     for one, other in zip(found[:2], wanted[:2], strict=True):
         assert_near(one, other, 1e-5)
     assert found[2].isfinite()
+
+
+def test_the_optimal_swap_has_one_slope_where_its_pieces_meet():
+    """diffsort's own has two at exactly a quarter, of which autograd takes the sum."""
+    v = torch.tensor([-0.25, 0.0, 0.25], dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(SWAPS["optimal"](v).sum(), v)
+    assert slope.tolist() == [1.0, 1.0, 1.0]
+
+
+# -- error-free swaps ------------------------------------------------------------------------------
+
+
+def error_free(scores: Tensor, tau: float, kind: str) -> Tensor:
+    """Comparators one by one: the hard values, and the derivatives of the optimal swap."""
+    n = len(scores)
+    x, rows = list(scores), list(torch.eye(n, dtype=scores.dtype))
+    for a, b in oracle.comparators(n, kind):
+        share = SWAPS["optimal"]((x[a] - x[b]) / tau)
+        swap = bool(x[a] > x[b])
+        for values in (x, rows):
+            first, second = values[a], values[b]
+            soft = (1 - share) * first + share * second, share * first + (1 - share) * second
+            hard = (second, first) if swap else (first, second)
+            values[a], values[b] = (
+                h.detach() + s - s.detach() for h, s in zip(hard, soft, strict=True)
+            )
+    return torch.stack(rows[::-1])
+
+
+@each_kind
+@pytest.mark.parametrize("n", [2, 3, 5, 8, 11])
+def test_error_free_networks_are_hard_with_the_derivatives_of_soft_comparators(kind, n):
+    scores = torch.randn(n, dtype=torch.float64, requires_grad=True)
+    upstream = torch.randn(n, n, dtype=torch.float64)
+    P = ns.sorting_network(scores, tau=0.4, kind=kind, swap="error_free")
+    expected = error_free(scores, 0.4, kind)
+    eye = torch.eye(n, dtype=torch.float64)
+    (wanted,) = torch.autograd.grad((expected * upstream).sum(), scores, allow_unused=True)
+    wanted = torch.zeros_like(scores) if wanted is None else wanted
+    for found in (P.to_dense(), P @ eye, (P.mT @ eye).mT):
+        assert_near(found, expected, 1e-12)
+        (gradient,) = torch.autograd.grad((found * upstream).sum(), scores, retain_graph=True)
+        assert_near(gradient, wanted, 1e-12, floor=1.0)
+    place = torch.arange(1.0, n + 1, dtype=torch.float64)
+    found = torch.autograd.grad(P.rank() @ upstream[0], scores, retain_graph=True)
+    matrix = ns.sorting_network(scores, tau=0.4, kind=kind, swap="error_free").to_dense()
+    assert_near(*found, *torch.autograd.grad(place @ matrix @ upstream[0], scores), 1e-12, 1.0)
+
+
+@each_kind
+@pytest.mark.parametrize("n", [1, 9])
+@pytest.mark.parametrize("tau", [1e-6, 0.3, 100.0])
+def test_error_free_networks_sort_exactly_at_every_temperature(kind, tau, n):
+    scores = torch.randn(50, n).round(decimals=1).requires_grad_()  # with ties
+    P = ns.sorting_network(scores, tau=tau, kind=kind, swap="error_free")
+    assert torch.equal(P.sort(scores), scores.sort(-1, descending=True).values)
+    stable = scores.argsort(dim=-1, descending=True, stable=True)
+    assert torch.equal(P.to_dense().argmax(-1), stable)
+    assert torch.equal(P.permutation(), stable)
+    assert torch.autograd.grad(P.sort(scores)[:, 0].sum(), scores)[0].isfinite().all()
+
+
+@each_kind
+def test_error_free_networks_take_masks(kind):
+    scores = torch.randn(9, dtype=torch.float64, requires_grad=True)
+    mask = torch.tensor([True, False, True, True, False, True, False, True, True])
+    options = {"tau": 0.5, "kind": kind, "swap": "error_free"}
+    x, upstream = (torch.randn(9, dtype=torch.float64) for _ in range(2))
+    padded = ns.sorting_network(scores, mask=mask, **options) @ x
+    alone = ns.sorting_network(scores[mask], **options) @ x[mask]
+    assert torch.equal(padded[:6], alone)
+    found, wanted = (
+        torch.autograd.grad(y[:6] @ upstream[:6], scores, retain_graph=True)[0]
+        for y in (padded, alone)
+    )
+    assert_near(found, wanted, 1e-12)
+
+
+def test_error_free_networks_keep_infinities_and_spoil_lists_with_a_nan():
+    inf, nan = float("inf"), float("nan")
+    scores = torch.tensor([[1.0, inf, -inf, 2.0, inf], [1.0, nan, 0.0, 2.0, 3.0]])
+    P = ns.sorting_network(scores.requires_grad_(), tau=0.5, swap="error_free")
+    hard = ns.sorting_network(scores, tau=0.5).straight_through()
+    torch.testing.assert_close(P.to_dense(), hard.to_dense(), equal_nan=True)
+    assert torch.autograd.grad(P.rank()[0].sum(), scores)[0][0].isfinite().all()

@@ -52,6 +52,22 @@ MODULES = {
         (SCORES, GRADES),
     ),
     "RankNetLoss": (nn.RankNetLoss(), ns.ranknet_loss, (SCORES, GRADES)),
+    "ListNetLoss": (nn.ListNetLoss(), ns.listnet_loss, (SCORES, GRADES)),
+    "LambdaLoss": (
+        nn.LambdaLoss(k=3),
+        functools.partial(ns.lambda_loss, k=3),
+        (SCORES, GRADES),
+    ),
+    "SmoothAPLoss": (
+        nn.SmoothAPLoss(tau=0.3),
+        functools.partial(ns.smooth_ap_loss, tau=0.3),
+        (SCORES, GRADES),
+    ),
+    "RecallAtKLoss": (
+        nn.RecallAtKLoss((1, 3), tau=0.3, rank_tau=0.5),
+        functools.partial(ns.recall_at_k_loss, k=(1, 3), tau=0.3, rank_tau=0.5),
+        (SCORES, GRADES),
+    ),
 }
 
 

@@ -41,7 +41,7 @@ RANDOMNESS = {"generator", "key", "seed"}
 ONLY_TORCH = {"validate_args", "_instance"}  # values of traced arrays cannot be read; torch's own
 ONLY_JAX = {"bandwidth", "skipped_mass"}  # shapes are static: windows must be known in advance
 ROOMS = ("estimators", "metrics")
-CLASSES = ("PlackettLuce", "RelaxedPermutation", "RelaxedPlackettLuce")
+CLASSES = ("KSubset", "PlackettLuce", "RelaxedPermutation", "RelaxedPlackettLuce")
 
 
 def arguments(function: Callable[..., Any]) -> dict[str, Any]:
@@ -101,6 +101,15 @@ def test_arguments_of_functions_in_rooms_have_the_same_names_and_defaults(name):
     for function, ours in functions(nj, name).items():
         if "reduction" in arguments(ours) or name == "estimators":  # the others are for us alone
             assert arguments(ours) == arguments(theirs[function]), function
+
+
+def test_functions_that_rooms_lend_have_the_same_arguments():
+    """They are written in files of their own."""
+    lent = {"metrics": ["average_precision", "precision_at_k", "recall_at_k", "reciprocal_rank"]}
+    for room, names in (lent | {"estimators": ["perturbed"]}).items():
+        for name in names:
+            ours, theirs = (getattr(getattr(package, room), name) for package in (nj, nt))
+            assert arguments(ours) == arguments(theirs), name
 
 
 @pytest.mark.parametrize("name", CLASSES)

@@ -233,6 +233,83 @@ WITHOUT_TENSORFLOW: dict[str, tuple[type[Exception], str, Callable[[Any, Any], A
         "leave_one_out",
         lambda ns, a: ns.score_function_loss(a([1.0]), a([1.0]), baseline="mean"),
     ),
+    "subset size": (ValueError, "between 0", lambda ns, a: ns.KSubset(a([1.0, 2.0]), 3)),
+    "subset flags": (
+        TypeError,
+        "`value` expects a boolean",
+        lambda ns, a: ns.KSubset(a([1.0, 2.0]), 1).log_prob(a([1, 0])),
+    ),
+    "subset shape": (
+        ValueError,
+        r"broadcasts against \(2,\), got \(3,\)",
+        lambda ns, a: ns.KSubset(a([1.0, 2.0]), 1).log_prob(a([True, False, False])),
+    ),
+    "subsets of other sizes": (
+        ValueError,
+        "1 of 2 and 2 of 2 items",
+        lambda ns, a: ns.KSubset(a([1.0, 2.0]), 1).kl_divergence(ns.KSubset(a([1.0, 2.0]), 2)),
+    ),
+    "many subsets": (
+        ValueError,
+        "at most 100,000 subsets",
+        lambda ns, a: ns.KSubset(a([1.0] * 40), 20).enumerate_support(),
+    ),
+    "sigma": (
+        ValueError,
+        "`sigma` must be a positive number, got 0",
+        lambda ns, a: ns.estimators.perturbed(
+            lambda s: s, a([1.0, 2.0]), sigma=0, samples=2, **randomness(ns)
+        ),
+    ),
+    "function without samples": (
+        ValueError,
+        r"begins with \(3,\), got \(2,\)",
+        lambda ns, a: ns.estimators.perturbed(
+            lambda s: s[0], a([1.0, 2.0]), sigma=1.0, samples=3, **randomness(ns)
+        ),
+    ),
+    "answers": (
+        ValueError,
+        r"`function` must answer with one number per item, shape \(3, 2\), got \(3,\)",
+        lambda ns, a: ns.fenchel_young_loss(
+            a([1.0, 2.0]),
+            a([0, 1]),
+            function=lambda s: s[..., 0],
+            sigma=1.0,
+            samples=3,
+            **randomness(ns),
+        ),
+    ),
+    "cutoff": (
+        ValueError,
+        "`k` must be at least 1, got 0",
+        lambda ns, a: ns.metrics.recall_at_k(a([1.0, 2.0]), a([0, 1]), k=(1, 0)),
+    ),
+    "cutoff text": (
+        TypeError,
+        "`k` expects an int or a sequence of them, got str",
+        lambda ns, a: ns.metrics.precision_at_k(a([1.0, 2.0]), a([0, 1]), k="1"),
+    ),
+    "no cutoff": (
+        ValueError,
+        "at least one cutoff",
+        lambda ns, a: ns.metrics.precision_at_k(a([1.0, 2.0]), a([0, 1]), k=()),
+    ),
+    "rank_tau": (
+        ValueError,
+        "`rank_tau` must be a positive number, got 0",
+        lambda ns, a: ns.recall_at_k_loss(a([1.0, 2.0]), a([0, 1]), k=1, tau=1.0, rank_tau=0),
+    ),
+    "ranking of a number": (
+        ValueError,
+        r"`ranking_from\(relevance\)` expects at least one dimension",
+        lambda ns, a: ns.ranking_from(a(1.0)),
+    ),
+    "ranking of a list": (
+        TypeError,
+        r"`ranking_from\(relevance\)` expects .* of real numbers, got list",
+        lambda ns, a: ns.ranking_from([1.0]),
+    ),
     "positive tau": (
         ValueError,
         "must be positive",

@@ -85,6 +85,11 @@ FUNCTIONS: dict[str, dict[str, Callable[[Any, Any], Any]]] = {
         "bitonic": lambda ns, x: ns.sorting_network(
             x, tau=0.4, kind="bitonic", mask=of(ns, MASK)
         ).to_dense(),
+        "optimal": lambda ns, x: ns.sorting_network(x, tau=0.4, swap="optimal").to_dense(),
+        "error_free": lambda ns, x: ns.sorting_network(x, tau=0.4, swap="error_free").sort(x),
+        "error_free rank": lambda ns, x: ns.sorting_network(
+            x, tau=0.4, kind="bitonic", swap="error_free", mask=of(ns, MASK)
+        ).rank(),
         "fast_soft_sort": lambda ns, x: ns.fast_soft_sort(x, strength=2.0, descending=True),
         "entropic sort": lambda ns, x: ns.fast_soft_sort(x, strength=2.0, regularization="kl"),
         "fast_soft_rank": lambda ns, x: ns.fast_soft_rank(x, strength=0.4, dim=0),
@@ -96,6 +101,12 @@ FUNCTIONS: dict[str, dict[str, Callable[[Any, Any], Any]]] = {
         "spearman_loss": lambda ns, x: ns.spearman_loss(x, of(ns, RELEVANCE), tau=0.5),
         "kendall_loss": lambda ns, x: ns.kendall_loss(x, of(ns, RELEVANCE), tau=0.5),
         "ranknet_loss": lambda ns, x: ns.ranknet_loss(x, of(ns, RELEVANCE), reduction="none"),
+        "listnet_loss": lambda ns, x: ns.listnet_loss(x, of(ns, RELEVANCE), tau=0.5),
+        "lambda_loss": lambda ns, x: ns.lambda_loss(x, of(ns, RELEVANCE), tau=0.5, k=3),
+        "smooth_ap_loss": lambda ns, x: ns.smooth_ap_loss(x, of(ns, RELEVANCE > 1), tau=0.5),
+        "recall_at_k_loss": lambda ns, x: ns.recall_at_k_loss(
+            x, of(ns, RELEVANCE > 1), k=(1, 3), tau=0.5
+        ),
     },
     "masked ranking losses": {
         "approx_ndcg": lambda ns, x: ns.approx_ndcg(x, of(ns, RELEVANCE), **masked(ns), tau=0.5),
@@ -103,6 +114,14 @@ FUNCTIONS: dict[str, dict[str, Callable[[Any, Any], Any]]] = {
         "spearman": lambda ns, x: ns.spearman_loss(x, of(ns, RELEVANCE), **masked(ns), tau=0.5),
         "kendall": lambda ns, x: ns.kendall_loss(x, of(ns, RELEVANCE), **masked(ns), tau=0.5),
         "ranknet": lambda ns, x: ns.ranknet_loss(x, of(ns, RELEVANCE), **masked(ns)),
+        "listnet": lambda ns, x: ns.listnet_loss(x, of(ns, RELEVANCE), **masked(ns)),
+        "lambda": lambda ns, x: ns.lambda_loss(x, of(ns, RELEVANCE), **masked(ns)),
+        "smooth_ap": lambda ns, x: ns.smooth_ap_loss(
+            x, of(ns, RELEVANCE > 2), tau=0.5, **masked(ns)
+        ),
+        "recall_at_k": lambda ns, x: ns.recall_at_k_loss(
+            x, of(ns, RELEVANCE > 2), k=2, tau=0.5, rank_tau=0.4, **masked(ns)
+        ),
     },
     "losses": {
         "cross_entropy": lambda ns, x: ns.permutation_cross_entropy(
@@ -132,6 +151,11 @@ FUNCTIONS: dict[str, dict[str, Callable[[Any, Any], Any]]] = {
         "entropy of rankings": lambda ns, x: ns.PlackettLuce(x).entropy(),
         "marginals": lambda ns, x: ns.PlackettLuce(x).marginals(),
         "prob_before": lambda ns, x: ns.PlackettLuce(x).prob_before(),
+        "entropy of subsets": lambda ns, x: ns.KSubset(x, 2).entropy(),
+        "marginals of subsets": lambda ns, x: ns.KSubset(x, 4).marginals(),
+        "divergence of subsets": lambda ns, x: ns.KSubset(x, 2).kl_divergence(ns.KSubset(2 * x, 2)),
+        "subsets": lambda ns, x: ns.KSubset(x, 3).log_prob(ns.KSubset(of(ns, -SCORES), 3).mode),
+        "no subset": lambda ns, x: ns.KSubset(x, 0).marginals() + ns.KSubset(x, 6).marginals(),
         "divergence": lambda ns, x: ns.PlackettLuce(x).kl_divergence(ns.PlackettLuce(2 * x)),
         "exact_expectation": lambda ns, x: ns.estimators.exact_expectation(
             lambda P: P.sort(of(ns, SCORES))[..., 0] ** 2, x
@@ -140,6 +164,17 @@ FUNCTIONS: dict[str, dict[str, Callable[[Any, Any], Any]]] = {
     "metrics": {
         "ndcg": lambda ns, x: ns.metrics.ndcg(x, of(ns, RELEVANCE), k=4, reduction="none"),
         "mrr": lambda ns, x: ns.metrics.mean_reciprocal_rank(x, of(ns, RELEVANCE > 2)),
+        "average_precision": lambda ns, x: ns.metrics.average_precision(x, of(ns, RELEVANCE > 1)),
+        "precision_at_k": lambda ns, x: ns.metrics.precision_at_k(
+            x.round(), of(ns, RELEVANCE > 1), k=(1, 2, 9)
+        ),
+        "recall_at_k": lambda ns, x: ns.metrics.recall_at_k(
+            x.round(), of(ns, RELEVANCE > 1), k=2, reduction="none"
+        ),
+        "reciprocal_rank": lambda ns, x: ns.metrics.reciprocal_rank(
+            x, of(ns, RELEVANCE > 1), k=(1, 3), reduction="none"
+        ),
+        "ranking_from": lambda ns, x: 1.0 * ns.ranking_from(of(ns, RELEVANCE)),
         "spearman": lambda ns, x: ns.metrics.spearman(x, of(ns, RELEVANCE), reduction="none"),
         "kendall_tau": lambda ns, x: ns.metrics.kendall_tau(x, of(ns, RELEVANCE), reduction="none"),
         "exact_match": lambda ns, x: ns.metrics.exact_match(
@@ -154,6 +189,16 @@ FUNCTIONS: dict[str, dict[str, Callable[[Any, Any], Any]]] = {
         "mrr": lambda ns, x: ns.metrics.mean_reciprocal_rank(
             x, of(ns, RELEVANCE > 2), **masked(ns)
         ),
+        "average_precision": lambda ns, x: ns.metrics.average_precision(
+            x, of(ns, RELEVANCE > 1), k=(1, 4), **masked(ns)
+        ),
+        "precision_at_k": lambda ns, x: ns.metrics.precision_at_k(
+            x, of(ns, RELEVANCE > 1), k=(1, 4), **masked(ns)
+        ),
+        "recall_at_k": lambda ns, x: ns.metrics.recall_at_k(
+            x, of(ns, RELEVANCE > 1), k=(1, 4), **masked(ns)
+        ),
+        "ranking_from": lambda ns, x: 1.0 * ns.ranking_from(of(ns, RELEVANCE), of(ns, MASK)),
         "spearman": lambda ns, x: ns.metrics.spearman(x, of(ns, RELEVANCE), **masked(ns)),
         "kendall_tau": lambda ns, x: ns.metrics.kendall_tau(x, of(ns, RELEVANCE), **masked(ns)),
         "exact_match": lambda ns, x: ns.metrics.exact_match(
@@ -166,7 +211,12 @@ FUNCTIONS: dict[str, dict[str, Callable[[Any, Any], Any]]] = {
 }
 """What JAX must compute as PyTorch does: each group is one compiled program."""
 
-SAMPLERS = {"RelaxedPlackettLuce", "gumbel_sinkhorn", "stochastic_neuralsort"}
+SAMPLERS = {
+    "RelaxedPlackettLuce",
+    "fenchel_young_loss",
+    "gumbel_sinkhorn",
+    "stochastic_neuralsort",
+}
 """Random: the tests of each framework compare them with their distribution."""
 
 

@@ -113,7 +113,8 @@ def test_every_method_learns_an_easy_ranking(method, folder):
     assert line.metrics["ndcg@10"] > random["ndcg@10"].mean() + 0.1
     assert record.read(folder / "results") == [line]
     assert (line.study, line.data, line.sizes) == ("rank", "mq2008", {"fold": 1})
-    assert set(line.metrics) == {"ndcg@5", "ndcg@10", "mrr"}
+    names = {"ndcg@5", "ndcg@10", "mrr", "map", "precision@5", "recall@10"}
+    assert set(line.metrics) == set(line.intervals) == names
     low, high = line.intervals["ndcg@10"]
     assert low <= line.metrics["ndcg@10"] <= high
     assert line.intervals_over == "queries"

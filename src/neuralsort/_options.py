@@ -3,7 +3,7 @@
 import inspect
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from numbers import Real
 
 
@@ -288,3 +288,47 @@ def reduction(value: str) -> str:
             'Use "none" for one loss per list.'
         )
     return value
+
+
+def same_subsets(n: int, k: int, other_n: int, other_k: int) -> None:
+    """Two distributions over subsets of as many of as many items."""
+    if (n, k) != (other_n, other_k):
+        raise ValueError(
+            f"`kl_divergence` compares distributions over subsets of the same size, got {k} of {n} "
+            f"and {other_k} of {other_n} items. Give both the same items and the same k."
+        )
+
+
+def few_subsets(n: int, k: int, most: int) -> None:
+    """Few enough subsets to write all of them down."""
+    if math.comb(n, k) > most:
+        raise ValueError(
+            f"Enumeration is for at most {most:,} subsets, and of {n} items there are "
+            f"{math.comb(n, k):,} of size {k}. Draw some with `sample`, or ask for `marginals`."
+        )
+
+
+def positive(name: str, value: float) -> float:
+    """A scale that something is divided by."""
+    value = _number(name, value, "a number", "Pass a float such as 1.0.")
+    if not (value > 0 and math.isfinite(value)):
+        raise ValueError(
+            f"`{name}` must be a positive number, got {value}. Smaller is sharper; 0 has no "
+            "gradient."
+        )
+    return value
+
+
+def cutoffs(value: object, name: str = "k") -> tuple[int, ...]:
+    """How many of the first places count: one number or several."""
+    several = value if isinstance(value, Iterable) else (value,)
+    sizes = tuple(
+        _whole(name, one, "an int or a sequence of them", "Pass 10, or (1, 5, 10).")
+        for one in several
+    )
+    for size in sizes:
+        if size < 1:
+            raise ValueError(f"`{name}` must be at least 1, got {size}. One place is the fewest.")
+    if not sizes:
+        raise ValueError(f"`{name}` must name at least one cutoff, got none. Pass (1, 5, 10).")
+    return sizes

@@ -24,6 +24,7 @@ from .operators import (
 )
 from .permutahedron import fast_soft_rank, fast_soft_sort
 from .permutation import RelaxedPermutation
+from .perturbations import fenchel_young_loss
 from .ranking_losses import (
     approx_ndcg,
     kendall_loss,
@@ -31,6 +32,7 @@ from .ranking_losses import (
     ranknet_loss,
     spearman_loss,
 )
+from .rankings import ranking_from
 from .relaxations import (
     gumbel_sinkhorn,
     neuralsort,
@@ -39,25 +41,34 @@ from .relaxations import (
     softsort,
     sorting_network,
 )
+from .relevance_losses import lambda_loss, listnet_loss, recall_at_k_loss, smooth_ap_loss
+from .subsets import KSubset
 
 __all__ = [
+    "KSubset",
     "PlackettLuce",
     "RelaxedPermutation",
     "RelaxedPlackettLuce",
     "approx_ndcg",
     "fast_soft_rank",
     "fast_soft_sort",
+    "fenchel_young_loss",
     "gumbel_sinkhorn",
     "kendall_loss",
     "knn_loss",
+    "lambda_loss",
+    "listnet_loss",
     "neural_ndcg",
     "neuralsort",
     "permutation_cross_entropy",
     "plackett_luce_nll",
+    "ranking_from",
     "ranknet_loss",
+    "recall_at_k_loss",
     "score_function_loss",
     "sinkhorn",
     "sinkhorn_sort",
+    "smooth_ap_loss",
     "soft_median",
     "soft_quantile",
     "soft_rank",

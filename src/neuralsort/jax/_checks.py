@@ -383,3 +383,55 @@ def sampled_costs(cost: Array, log_prob: Array) -> None:
             f"`score_function_loss(log_prob, cost)` expects two arrays of one shape (S, ...), got "
             f"{log_prob.shape} and {cost.shape}. Samples come first."
         )
+
+
+def subset(value: Array, shape: tuple[int, ...]) -> Array:
+    """A boolean mask of chosen items per list."""
+    if not _is(value, jnp.bool_):
+        raise TypeError(
+            f"`value` expects a boolean array, True for the items of the subset, got "
+            f"{_came(value)}. Convert it with value.astype(bool)."
+        )
+    try:
+        fits = value.ndim and jnp.broadcast_shapes(value.shape, shape)[-1] == value.shape[-1]
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"`value` expects one flag per item, a shape that broadcasts against {shape}, got "
+            f"{value.shape}. Give one subset per list."
+        )
+    return jnp.asarray(value)
+
+
+def list_of_numbers(name: str, value: Array) -> Array:
+    """Lists of real numbers of any dtype."""
+    value = per_item(name, value, getattr(value, "shape", ()))
+    if value.ndim == 0:
+        raise ValueError(
+            f"`{name}` expects at least one dimension (..., n), got a 0-d array. "
+            "A list of one item has shape (1,)."
+        )
+    return value
+
+
+def per_sample(value: Array, shape: tuple[int, ...]) -> Array:
+    """Something for every sample and list."""
+    came = tuple(value.shape) if isinstance(value, Array | np.ndarray) else type(value).__name__
+    if not isinstance(value, Array | np.ndarray) or value.shape[: len(shape)] != shape:
+        raise ValueError(
+            f"`function` must give something for every sample and list, a shape that begins with "
+            f"{tuple(shape)}, got {came}. It takes scores (samples, ..., n)."
+        )
+    return value
+
+
+def same_shape(name: str, value: Array, shape: tuple[int, ...]) -> Array:
+    """An answer for every item of every sample and list."""
+    came = tuple(value.shape) if isinstance(value, Array | np.ndarray) else type(value).__name__
+    if not isinstance(value, Array | np.ndarray) or value.shape != shape:
+        raise ValueError(
+            f"`{name}` must answer with one number per item, shape {tuple(shape)}, got {came}. "
+            "A mask of the largest, or ranks that rise with the scores, are such answers."
+        )
+    return value

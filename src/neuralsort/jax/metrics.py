@@ -12,13 +12,21 @@ from . import _checks
 from .arrays import inverse, spoilt_unless, working
 from .losses import beside, count_present, reduced
 from .relaxations.ordering import Ordered, descending, order, share_ties, tie_groups
+from .retrieval import average_precision as average_precision
+from .retrieval import precision_at_k as precision_at_k
+from .retrieval import recall_at_k as recall_at_k
+from .retrieval import reciprocal_rank as reciprocal_rank
 
 __all__ = [
+    "average_precision",
     "element_wise",
     "exact_match",
     "kendall_tau",
     "mean_reciprocal_rank",
     "ndcg",
+    "precision_at_k",
+    "recall_at_k",
+    "reciprocal_rank",
     "spearman",
 ]
 

@@ -7,7 +7,46 @@ the first m places count; what later places hold is ignored.
 import jax.numpy as jnp
 from jax import Array, lax
 
+from . import _checks
 from .arrays import put
+
+
+def ranking_from(relevance: Array, mask: Array | None = None) -> Array:
+    """The ranking that puts more relevant items first.
+
+    Its hard counterpart is itself: `jnp.argsort(relevance, descending=True, stable=True)`, but
+    for absent items. It is what `plackett_luce_nll` and `permutation_cross_entropy` learn from.
+
+    Args:
+        relevance: `(..., n)`, of any real dtype. Tied items keep the order of their indices; for a
+            random order of ties add noise that is smaller than their steps.
+        mask: `(..., n)` boolean, True where the item exists.
+
+    Returns:
+        `(..., n)` integers: the item at each place, from the first down. Absent items come last, in
+        the order of their indices.
+
+    Raises:
+        TypeError: If `relevance` is not a array of real numbers, or `mask` not boolean.
+        ValueError: If it has no dimension, or a shape does not fit.
+
+    Example:
+        >>> ranking_from(jnp.array([0, 2, 1, 2]))
+        Array([1, 3, 2, 0], dtype=int32)
+        >>> mask = jnp.array([True, False, True, True])
+        >>> ranking_from(jnp.array([0, 2, 1, 2]), mask)
+        Array([3, 2, 0, 1], dtype=int32)
+
+    Time: O(n log n).
+    """
+    relevance = _checks.list_of_numbers("ranking_from(relevance)", relevance)
+    mask = _checks.mask(mask, relevance.shape)
+    if mask is None:
+        return jnp.argsort(relevance, axis=-1, descending=True, stable=True)
+    known = jnp.where(mask, relevance, 0)  # whatever absent items hold, they tie
+    first = jnp.argsort(known, axis=-1, descending=True, stable=True)
+    last = jnp.argsort(~jnp.take_along_axis(mask, first, -1), axis=-1, stable=True)
+    return jnp.take_along_axis(first, last, -1)
 
 
 def largest(x: Array, mask: Array | None = None) -> Array:

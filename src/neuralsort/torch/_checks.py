@@ -393,3 +393,77 @@ def sampled_costs(cost: Tensor, log_prob: Tensor) -> None:
             f"`score_function_loss(log_prob, cost)` expects two tensors of one shape (S, ...), got "
             f"{tuple(log_prob.shape)} and {tuple(cost.shape)}. Samples come first."
         )
+
+
+def enough_to_choose(logits: Tensor, k: int) -> None:
+    """Lists with k items that can be chosen, and no more that must be. Reads values."""
+    can, must = (logits > -torch.inf).sum(-1), (logits == torch.inf).sum(-1)
+    if bool(((can < k) | (must > k)).any()):
+        raise ValueError(
+            f"`KSubset(logits, k)` needs at least k = {k} logits above minus infinity in every "
+            f"list, and at most so many at plus infinity, got {int(can.amin())} and "
+            f"{int(must.amax())}. Choose fewer items, or split the lists by length."
+        )
+
+
+def subset(value: Tensor, shape: torch.Size) -> Tensor:
+    """A boolean mask of chosen items per list."""
+    if not isinstance(value, Tensor) or value.dtype is not torch.bool:
+        came = value.dtype if isinstance(value, Tensor) else type(value).__name__
+        raise TypeError(
+            f"`value` expects a boolean tensor, True for the items of the subset, got {came}. "
+            "Convert it with value.bool()."
+        )
+    try:
+        fits = value.dim() and torch.broadcast_shapes(value.shape, shape)[-1] == value.shape[-1]
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"`value` expects one flag per item, a shape that broadcasts against {tuple(shape)}, "
+            f"got {tuple(value.shape)}. Give one subset per list."
+        )
+    return value
+
+
+def size_of_subset(value: Tensor, k: int) -> None:
+    """Subsets of k items. Reads values."""
+    sizes = value.sum(-1)
+    if bool((sizes != k).any()):
+        raise ValueError(
+            f"`value` must have k = {k} items in every list, got {int(sizes[sizes != k][0])}. "
+            "Other sizes have probability 0."
+        )
+
+
+def list_of_numbers(name: str, value: Tensor) -> Tensor:
+    """Lists of real numbers of any dtype."""
+    value = per_item(name, value, value.shape if isinstance(value, Tensor) else torch.Size())
+    if value.dim() == 0:
+        raise ValueError(
+            f"`{name}` expects at least one dimension (..., n), got a 0-d tensor. "
+            "A list of one item has shape (1,)."
+        )
+    return value
+
+
+def per_sample(value: Tensor, shape: torch.Size) -> Tensor:
+    """Something for every sample and list."""
+    came = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+    if not isinstance(value, Tensor) or value.shape[: len(shape)] != shape:
+        raise ValueError(
+            f"`function` must give something for every sample and list, a shape that begins with "
+            f"{tuple(shape)}, got {came}. It takes scores (samples, ..., n)."
+        )
+    return value
+
+
+def same_shape(name: str, value: Tensor, shape: torch.Size) -> Tensor:
+    """An answer for every item of every sample and list."""
+    came = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+    if not isinstance(value, Tensor) or value.shape != shape:
+        raise ValueError(
+            f"`{name}` must answer with one number per item, shape {tuple(shape)}, got {came}. "
+            "A mask of the largest, or ranks that rise with the scores, are such answers."
+        )
+    return value

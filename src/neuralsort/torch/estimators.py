@@ -11,6 +11,8 @@ returns one cost per sample and list, `(samples, ...)`.
 | `straight_through_expectation` | biased | differentiable, seen at permutations only |
 | `score_function_expectation` | unbiased, high variance | any |
 | `rebar_expectation` | unbiased, lower variance | differentiable, between permutations too |
+
+`perturbed` is another: the mean of any function of scores under Gaussian noise.
 """
 
 from collections.abc import Callable
@@ -24,10 +26,12 @@ from .distributions import PlackettLuce, RelaxedPlackettLuce
 from .gradients import score_function_loss
 from .operators import Relaxation
 from .permutation import HardPermutation, RelaxedPermutation
+from .perturbations import perturbed as perturbed
 from .relaxations import neuralsort
 
 __all__ = [
     "exact_expectation",
+    "perturbed",
     "rebar_expectation",
     "relaxed_expectation",
     "score_function_expectation",

@@ -1,6 +1,6 @@
 """Thin modules: each stores the options of a function and calls it. The functions explain them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -17,17 +17,22 @@ from .operators import Relaxation, TopK, soft_topk
 from .permutation import RelaxedPermutation
 from .ranking_losses import approx_ndcg, kendall_loss, neural_ndcg, ranknet_loss, spearman_loss
 from .relaxations import neuralsort
+from .relevance_losses import lambda_loss, listnet_loss, recall_at_k_loss, smooth_ap_loss
 
 __all__ = [
     "ApproxNDCG",
     "DifferentiableKNN",
     "KNNLoss",
     "KendallLoss",
+    "LambdaLoss",
+    "ListNetLoss",
     "NeuralNDCG",
     "NeuralSort",
     "PermutationCrossEntropy",
     "PlackettLuceNLL",
     "RankNetLoss",
+    "RecallAtKLoss",
+    "SmoothAPLoss",
     "SoftTopK",
     "SpearmanLoss",
     "TopKCrossEntropy",
@@ -301,3 +306,73 @@ class RankNetLoss(_Module):
 
     def forward(self, scores: Tensor, relevance: Tensor, *, mask: Tensor | None = None) -> Tensor:
         return ranknet_loss(scores, relevance, mask=mask, **self._options())
+
+
+class ListNetLoss(_Module):
+    """`listnet_loss` as a module.
+
+    Example:
+        >>> ListNetLoss()(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0, 2, 1]))
+        tensor(1.2529)
+    """
+
+    def __init__(self, *, tau: float | Tensor = 1.0, reduction: str = "mean") -> None:
+        super().__init__(tau=tau, reduction=reduction)
+
+    def forward(self, scores: Tensor, relevance: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        return listnet_loss(scores, relevance, mask=mask, **self._options())
+
+
+class LambdaLoss(_Module):
+    """`lambda_loss` as a module.
+
+    Example:
+        >>> LambdaLoss(k=10)(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0, 2, 1]))
+        tensor(0.4593)
+    """
+
+    def __init__(
+        self, *, tau: float | Tensor = 1.0, k: int | None = None, reduction: str = "mean"
+    ) -> None:
+        super().__init__(tau=tau, k=k, reduction=reduction)
+
+    def forward(self, scores: Tensor, relevance: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        return lambda_loss(scores, relevance, mask=mask, **self._options())
+
+
+class SmoothAPLoss(_Module):
+    """`smooth_ap_loss` as a module.
+
+    Example:
+        >>> SmoothAPLoss(tau=0.01)(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([0, 1, 1]))
+        tensor(0.4167)
+    """
+
+    def __init__(self, *, tau: float | Tensor, reduction: str = "mean") -> None:
+        super().__init__(tau=tau, reduction=reduction)
+
+    def forward(self, scores: Tensor, relevance: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        return smooth_ap_loss(scores, relevance, mask=mask, **self._options())
+
+
+class RecallAtKLoss(_Module):
+    """`recall_at_k_loss` as a module.
+
+    Example:
+        >>> loss = RecallAtKLoss(2, tau=0.01, rank_tau=0.01)
+        >>> loss(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([0, 1, 1]))
+        tensor(0.5000)
+    """
+
+    def __init__(
+        self,
+        k: int | Sequence[int],
+        *,
+        tau: float | Tensor,
+        rank_tau: float = 1.0,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(k=k, tau=tau, rank_tau=rank_tau, reduction=reduction)
+
+    def forward(self, scores: Tensor, relevance: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        return recall_at_k_loss(scores, relevance, mask=mask, **self._options())

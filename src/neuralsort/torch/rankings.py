@@ -8,8 +8,48 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints
 
+from . import _checks
+
 # Below every logit by so much that its exponential is 0, but finite: gradients stay numbers.
 _ABSENT = -1e300
+
+
+def ranking_from(relevance: Tensor, mask: Tensor | None = None) -> Tensor:
+    """The ranking that puts more relevant items first.
+
+    Its hard counterpart is itself: `torch.argsort(relevance, descending=True, stable=True)`, but
+    for absent items. It is what `plackett_luce_nll` and `permutation_cross_entropy` learn from.
+
+    Args:
+        relevance: `(..., n)`, of any real dtype. Tied items keep the order of their indices; for a
+            random order of ties add noise that is smaller than their steps.
+        mask: `(..., n)` boolean, True where the item exists.
+
+    Returns:
+        `(..., n)` int64: the item at each place, from the first down. Absent items come last, in
+        the order of their indices.
+
+    Raises:
+        TypeError: If `relevance` is not a tensor of real numbers, or `mask` not boolean.
+        ValueError: If it has no dimension, or a shape does not fit.
+
+    Example:
+        >>> ranking_from(torch.tensor([0, 2, 1, 2]))
+        tensor([1, 3, 2, 0])
+        >>> mask = torch.tensor([True, False, True, True])
+        >>> ranking_from(torch.tensor([0, 2, 1, 2]), mask)
+        tensor([3, 2, 0, 1])
+
+    Time: O(n log n).
+    """
+    relevance = _checks.list_of_numbers("ranking_from(relevance)", relevance)
+    mask = _checks.mask(mask, relevance)
+    if mask is None:
+        return relevance.argsort(dim=-1, descending=True, stable=True)
+    known = relevance.masked_fill(~mask, 0)  # whatever absent items hold, they tie
+    order = known.argsort(dim=-1, descending=True, stable=True)
+    last = (~mask).gather(-1, order).to(torch.uint8).argsort(dim=-1, stable=True)
+    return order.gather(-1, last)
 
 
 class Permutation(constraints.Constraint):

@@ -45,6 +45,16 @@ LOSSES: Mapping[str, Loss] = MappingProxyType(
         "spearman_loss": lambda s, r, order, mask, tau: ns.spearman_loss(s, r, tau=tau, mask=mask),
         "kendall_loss": lambda s, r, order, mask, tau: ns.kendall_loss(s, r, tau=tau, mask=mask),
         "ranknet_loss": lambda s, r, order, mask, tau: ns.ranknet_loss(s, r, tau=tau, mask=mask),
+        "listnet_loss": lambda s, r, order, mask, tau: ns.listnet_loss(s, r, tau=tau, mask=mask),
+        "lambda_loss": lambda s, r, order, mask, tau: ns.lambda_loss(
+            s, r, tau=tau, k=10, mask=mask
+        ),
+        "smooth_ap_loss": lambda s, r, order, mask, tau: ns.smooth_ap_loss(
+            s, r, tau=tau, mask=mask
+        ),
+        "recall_at_k_loss": lambda s, r, order, mask, tau: ns.recall_at_k_loss(
+            s, r, k=(1, 5, 10), tau=tau, mask=mask
+        ),
         "topk_cross_entropy": lambda s, r, order, mask, tau: ns.topk_cross_entropy(
             s, order[..., 0], k={1: 0.5, min(5, s.shape[-1]): 0.5}, tau=tau, mask=mask
         ),
@@ -102,7 +112,10 @@ def measure(scores: Tensor, queries: Queries) -> dict[str, Tensor]:
     return {
         "ndcg@5": metrics.ndcg(*lists, k=5, **options),
         "ndcg@10": metrics.ndcg(*lists, k=10, **options),
-        "mrr": metrics.mean_reciprocal_rank(*lists, **options),
+        "mrr": metrics.reciprocal_rank(*lists, **options),
+        "map": metrics.average_precision(*lists, **options),
+        "precision@5": metrics.precision_at_k(*lists, k=5, **options),
+        "recall@10": metrics.recall_at_k(*lists, k=10, **options),
     }
 
 

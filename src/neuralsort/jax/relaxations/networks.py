@@ -27,6 +27,7 @@ from jax import Array, lax
 
 from ... import _options
 from ..arrays import inverse, put, take_rows, working
+from ..gradients import straight_through
 from ..permutation import HardPermutation, RelaxedPermutation
 from ..pytrees import pytree
 from .layers import Layers, bitonic, next_power, odd_even
@@ -39,6 +40,8 @@ SMALLER_SHARES: dict[str, Callable[[Array], Array]] = {
     "logistic": lambda u: jax.nn.sigmoid(-u),
     "cauchy": lambda u: jnp.arctan2(jnp.ones_like(u), u) / math.pi,
     "reciprocal": lambda u: 1 / (2 + u),
+    # A straight line through the middle, then a hyperbola: no monotone swap errs less.
+    "optimal": lambda u: jnp.where(u <= 0.25, 0.5 - u, 0.0625 / jnp.maximum(u, 0.25)),
 }
 """By how much a pair swaps that is in order by u temperatures, without cancellation for large u."""
 
@@ -46,6 +49,8 @@ TAILS = {
     "logistic": "exponential",
     "cauchy": "heavy",
     "reciprocal": "as heavy and quick to compute",
+    "optimal": "as heavy with the least error",
+    "error_free": "hard in values and optimal in gradients",
 }
 
 
@@ -63,10 +68,16 @@ def sorting_network(
 
     for layers $L$ that swap by shares $\beta$ every pair whose wires hold a and b and should end in
     ascending order; $\sigma$ is the distribution function of the logistic or Cauchy distribution,
-    or the reciprocal $v \mapsto (v / (2 + |v|) + 1) / 2$. Rows and columns sum to one. As `tau`
-    tends to 0 this becomes the hard permutation matrix of `jnp.argsort(scores, descending=True)`
-    for distinct scores. The network sees the order of the items: permuting them permutes the
-    columns only in that limit.
+    the reciprocal $v \mapsto (v / (2 + |v|) + 1) / 2$, or the optimal $v \mapsto v + 1/2$ for
+    $|v| \le 1/4$ and $1 - 1 / (16 v)$ beyond, mirrored for negative v. Rows and columns sum to
+    one. As `tau` tends to 0 this becomes the hard permutation matrix of
+    `jnp.argsort(scores, descending=True)` for distinct scores. The network sees the order of the
+    items: permuting them permutes the columns only in that limit.
+
+    With the error-free swap every comparator swaps wholly or not at all, and has the derivatives of
+    the optimal one: P is the hard permutation at every temperature, and layers compare values that
+    nothing has mixed. It is for costs of what is sorted, or of the matrix; a cross-entropy wants
+    the weights of `"optimal"`.
 
     Args:
         scores: `(..., n)`. Values to sort; leading dimensions are batch, n is any number.
@@ -74,8 +85,8 @@ def sorting_network(
             dimension of 1; it may have gradients. Its inverse is known as steepness; 0 is the
             hard permutation.
         kind: `"odd_even"`, n layers of neighbours, or `"bitonic"`, O(log^2 n) layers.
-        swap: `"logistic"`, `"cauchy"` or `"reciprocal"`. With the last two, no sorted value falls
-            when a score rises; with the first it may.
+        swap: `"logistic"`, `"cauchy"`, `"reciprocal"`, `"optimal"` or `"error_free"`. With the
+            middle three, no sorted value falls when a score rises; with the first it may.
         mask: `(..., n)` boolean, True where the item exists. Absent items take no part; the last
             rows place them in index order.
 
@@ -91,9 +102,10 @@ def sorting_network(
         >>> sorting_network(scores, tau=1e-3, kind="bitonic").sort(scores).round(2)
         Array([3., 2., 1.], dtype=float32)
 
-    Reference: Petersen et al. (2021), Eqs. 2-4; Petersen et al. (2022) for the Cauchy and the
-    reciprocal swap. Time per payload column: O(n^2) for odd-even, O(n log^2 n) for bitonic; the
-    matrix itself is n such columns. Memory: O(n) per layer and column.
+    Reference: Petersen et al. (2021), Eqs. 2-4; Petersen et al. (2022) for the Cauchy, the
+    reciprocal and the optimal swap; Kim et al. (2024) for the error-free one. Time per payload
+    column: O(n^2) for odd-even, O(n log^2 n) for bitonic; the matrix itself is n such columns.
+    Memory: O(n) per layer and column.
     """
     _options.choice("kind", kind, KINDS)
     _options.choice("swap", swap, TAILS)
@@ -102,7 +114,10 @@ def sorting_network(
         n = scores.shape[-1]
         if not n:
             return HardPermutation(descending(scores, mask), n, scores.dtype)
-        return NetworkPermutation(Network(kind == "bitonic", swap), scores, tau, mask, n)
+        exact = swap == "error_free"
+        network = Network(kind == "bitonic", "optimal" if exact else swap, exact)
+        P = NetworkPermutation(network, scores, tau, mask, n)
+        return P.straight_through() if exact else P
 
     return relaxed("sorting_network", make, scores, tau, mask)
 
@@ -153,10 +168,15 @@ class Shares(NamedTuple):
 
 @dataclass(frozen=True)
 class Network:
-    """The layers for lists of any length, and by how much their pairs swap."""
+    """The layers for lists of any length, and by how much their pairs swap.
+
+    Comparators of an exact network are hard in values and soft in derivatives. Its products are for
+    their gradient alone: `StraightThrough` puts the hard permutation in their place.
+    """
 
     bitonic: bool
     swap: str
+    exact: bool = False
 
     def layers(self, n: int) -> Layers:
         return bitonic(n) if self.bitonic else odd_even(n)
@@ -205,18 +225,21 @@ class Network:
         reach = float(info.max) ** 0.3 * lax.stop_gradient(tau)  # whose cube is a number
 
         def compare(state: Any, layer: Any) -> tuple[Any, Shares]:
-            x, low, room = state
+            x, low, room, place = state
             partner, side, longer, run = layer
             # Empty wires stand for the smallest values, and are in front. They stay there only if
             # the run in which they end is sorted upwards: runs take turns from that one on.
             side = side * (1 - 2 * (places.spare // run % 2)).astype(side.dtype)
-            other, other_low, other_room = (jnp.take(a, partner, -1) for a in state)
+            other, other_low, other_room, other_place = (jnp.take(a, partner, -1) for a in state)
             live = places.live & jnp.take(places.live, partner, -1) & (places.count > longer)
             mixes = live & (room == other_room)
             ahead = jnp.where(mixes, (x - other) + (low - other_low), 0.0)
             # Items of different rooms swap wholly or not at all; lower rooms hold larger values.
             wrong = side * jnp.where(mixes, ahead, other_room - room)
+            if self.exact:  # positions, which have no ties: these swap as a stable sort has them
+                wrong = side * (other_place - place)
             swapped = (wrong > 0) & live
+            place = jnp.where(swapped, other_place, place)
             apart = jnp.where(swapped, side, -side) * ahead
             apart = jnp.clip(apart, max=reach) / tau
             share = SMALLER_SHARES[self.swap]
@@ -224,13 +247,16 @@ class Network:
             steeper = jnp.where(mixes, _steep(share, apart), 0.0)
             kept = jnp.where(swapped, other, x)
             step = smaller * jnp.where(swapped, ahead, -ahead)
-            total = kept + step
+            total = straight_through(kept, kept + step) if self.exact else kept + step
             back = total - kept  # what was added: the rest of the step is lost, but for `low`
             lost = (kept - (total - back)) + (step - back)
             low = jnp.where(swapped, other_low, low) + lax.stop_gradient(lost)
-            return (total, low, jnp.where(swapped, other_room, room)), Shares(swapped, steeper)
+            if self.exact:
+                low = jnp.zeros_like(low)
+            state = total, low, jnp.where(swapped, other_room, room), place
+            return state, Shares(swapped, steeper)
 
-        start = values, jnp.zeros_like(values), rooms
+        start = values, jnp.zeros_like(values), rooms, at
         side = layers.side.astype(values.dtype)
         _, shares = lax.scan(compare, start, (layers.partner, side, layers.longer, layers.run))
         return places, shares, o.poison
@@ -243,7 +269,13 @@ class Network:
             other = jnp.take(x, partner, -2)
             swapped, smaller = swapped[..., None], smaller[..., None]
             kept, left = jnp.where(swapped, other, x), jnp.where(swapped, x, other)
-            return _blend(smaller, kept, left), None
+            if not self.exact:
+                return _blend(smaller, kept, left), None
+            if not reverse:
+                return straight_through(kept, _blend(smaller, kept, left)), None
+            # The transpose of that: values go the way of its gradients, and the other way round.
+            soft = _blend(smaller, lax.stop_gradient(kept), lax.stop_gradient(left))
+            return soft + straight_through(jnp.zeros_like(kept), kept), None
 
         smaller = shares.smaller.astype(x.dtype)
         each = self.layers(n).partner, shares.swapped, smaller

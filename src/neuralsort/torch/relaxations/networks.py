@@ -20,17 +20,26 @@ from torch.nn.functional import pad
 from ... import _options
 from .. import _checks
 from ..arrays import matmul, working
+from ..gradients import straight_through
 from ..permutation import RelaxedPermutation
-from .layers import Layer, bitonic, mix, next_power, odd_even
+from .layers import bitonic, mix, next_power, odd_even
 from .ordering import Ordered
 from .scored import Kernel, ScorePermutation, unrelaxed
 
 KINDS = {"odd_even": "n layers of neighbours", "bitonic": "O(log^2 n) layers, far pairs first"}
 
+
+def _optimal(v: Tensor) -> Tensor:
+    """A straight line through the middle, then a hyperbola: no monotone swap errs less."""
+    tail = 0.0625 / v.abs().clamp(min=0.25)
+    return torch.where(v.abs() <= 0.25, v + 0.5, torch.where(v > 0, 1 - tail, tail))
+
+
 SWAPS: dict[str, Callable[[Tensor], Tensor]] = {
     "logistic": torch.sigmoid,
     "cauchy": lambda v: torch.atan(v) / math.pi + 0.5,
     "reciprocal": lambda v: (v / (2 + v.abs()) + 1) / 2,
+    "optimal": _optimal,
 }
 """By how much a pair swaps that is out of order by v temperatures."""
 
@@ -38,6 +47,8 @@ TAILS = {
     "logistic": "exponential",
     "cauchy": "heavy",
     "reciprocal": "as heavy and quick to compute",
+    "optimal": "as heavy with the least error",
+    "error_free": "hard in values and optimal in gradients",
 }
 
 # Scores beyond this many temperatures are as good as this many, and infinite ones stand farther
@@ -59,10 +70,16 @@ def sorting_network(
 
     for layers $L$ that swap by shares $\beta$ every pair whose wires hold a and b and should end in
     ascending order; $\sigma$ is the distribution function of the logistic or Cauchy distribution,
-    or the reciprocal $v \mapsto (v / (2 + |v|) + 1) / 2$. Rows and columns sum to one. As `tau`
-    tends to 0 this becomes the hard permutation matrix of `torch.argsort(scores, descending=True)`
-    for distinct scores. The network sees the order of the items: permuting them permutes the
-    columns only in that limit.
+    the reciprocal $v \mapsto (v / (2 + |v|) + 1) / 2$, or the optimal $v \mapsto v + 1/2$ for
+    $|v| \le 1/4$ and $1 - 1 / (16 v)$ beyond, mirrored for negative v. Rows and columns sum to
+    one. As `tau` tends to 0 this becomes the hard permutation matrix of
+    `torch.argsort(scores, descending=True)` for distinct scores. The network sees the order of the
+    items: permuting them permutes the columns only in that limit.
+
+    With the error-free swap every comparator swaps wholly or not at all, and has the derivatives of
+    the optimal one: P is the hard permutation at every temperature, and layers compare values that
+    nothing has mixed. It is for costs of what is sorted, or of the matrix; a cross-entropy wants
+    the weights of `"optimal"`.
 
     Args:
         scores: `(..., n)`. Values to sort; leading dimensions are batch, n is any number.
@@ -70,8 +87,8 @@ def sorting_network(
             dimension of 1; it may require gradients. Its inverse is known as steepness; 0 is the
             hard permutation.
         kind: `"odd_even"`, n layers of neighbours, or `"bitonic"`, O(log^2 n) layers.
-        swap: `"logistic"`, `"cauchy"` or `"reciprocal"`. With the last two, no sorted value falls
-            when a score rises; with the first it may.
+        swap: `"logistic"`, `"cauchy"`, `"reciprocal"`, `"optimal"` or `"error_free"`. With the
+            middle three, no sorted value falls when a score rises; with the first it may.
         mask: `(..., n)` boolean, True where the item exists. Absent items take no part; the last
             rows place them in index order.
 
@@ -87,9 +104,10 @@ def sorting_network(
         >>> sorting_network(scores, tau=1e-3, kind="bitonic").sort(scores).round(decimals=2)
         tensor([3., 2., 1.])
 
-    Reference: Petersen et al. (2021), Eqs. 2-4; Petersen et al. (2022) for the Cauchy and the
-    reciprocal swap. Time per payload column: O(n^2) for odd-even, O(n log^2 n) for bitonic; the
-    matrix itself is n such columns. Memory: O(n) per layer and column.
+    Reference: Petersen et al. (2021), Eqs. 2-4; Petersen et al. (2022) for the Cauchy, the
+    reciprocal and the optimal swap; Kim et al. (2024) for the error-free one. Time per payload
+    column: O(n^2) for odd-even, O(n log^2 n) for bitonic; the matrix itself is n such columns.
+    Memory: O(n) per layer and column.
     """
     scores = _checks.scores("sorting_network(scores)", scores)
     tau = _checks.tau(tau, scores)
@@ -99,8 +117,10 @@ def sorting_network(
     if (hard := unrelaxed(scores, tau, mask)) is not None:
         return hard
     ordered = Ordered(scores, tau, mask)
-    network = Network(kind, SWAPS[swap], ordered)
-    return NetworkPermutation(network, ordered, scores.dtype)
+    if swap != "error_free":
+        return NetworkPermutation(Network(kind, SWAPS[swap], ordered), ordered, scores.dtype)
+    network = ErrorFreeNetwork(kind, SWAPS["optimal"], ordered)
+    return NetworkPermutation(network, ordered, scores.dtype).straight_through()
 
 
 class Network(Kernel):
@@ -180,26 +200,38 @@ class Network(Kernel):
                 share = share * torch.logical_and(*layer.split(self.live, -1))
             if o.mask is not None:
                 share = share * (self.count > layer.longer).unsqueeze(-1)
+            x = layer.join(x, *self._swapped(len(shares), a, b, share))
             shares.append(share)
-            x = layer.join(x, torch.lerp(a, b, share), torch.lerp(b, a, share))
         return shares
+
+    def _swapped(self, at: int, a: Tensor, b: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
+        """The values of pairs after the layer `at`, which the next ones compare."""
+        return torch.lerp(a, b, share), torch.lerp(b, a, share)
 
     def apply(self, x: Tensor) -> Tensor:
         """What stands on the wires `(..., width, d)` after all layers."""
-        return self._through(x, zip(self.layers, self.shares(), strict=True))
+        return self._through(x, range(len(self.layers)), self._forth)
 
     def apply_back(self, x: Tensor) -> Tensor:
         """The transpose of `apply`."""
-        return self._through(x, zip(self.layers[::-1], self.shares()[::-1], strict=True))
+        return self._through(x, reversed(range(len(self.layers))), self._back)
 
-    def _through(self, x: Tensor, layers: Iterable[tuple[Layer, Tensor]]) -> Tensor:
+    def _through(
+        self, x: Tensor, layers: Iterable[int], step: Callable[[Tensor, int], Tensor]
+    ) -> Tensor:
         batch = torch.broadcast_shapes(self.ordered.batch, x.shape[:-2])
         x = x.expand(*batch, *x.shape[-2:])
         unit = _unit(x)
         x = x / unit
-        for layer, share in layers:
-            x = mix(x, share, layer)
+        for at in layers:
+            x = step(x, at)
         return x * unit
+
+    def _forth(self, x: Tensor, at: int) -> Tensor:
+        return mix(x, self.shares()[at], self.layers[at])
+
+    def _back(self, x: Tensor, at: int) -> Tensor:
+        return self._forth(x, at)  # a layer is symmetric
 
     def matrix(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
         spare = self.width - ordered.n if ordered.mask is None else 0
@@ -235,6 +267,54 @@ class Network(Kernel):
             left, right = merge[..., skip:, :].split(size, -1)
             runs = torch.cat([matmul(left, upper[..., skip:]), matmul(right, lower)], -1)
         return runs.squeeze(-3)
+
+
+class ErrorFreeNetwork(Network):
+    """A network whose comparators are hard in values and soft in derivatives.
+
+    Its products are for their gradient alone: `StraightThrough` puts the hard permutation in their
+    place. Ties swap as a stable sort has them, whose positions the layers compare.
+    """
+
+    def __init__(self, kind: str, swap: Callable[[Tensor], Tensor], ordered: Ordered) -> None:
+        super().__init__(kind, swap, ordered)
+        self.swaps = self._decide(_take(ordered.rank(), self.item_of_wire, -1))
+
+    def _decide(self, place: Tensor) -> list[Tensor]:
+        """Which pairs of each layer swap, `(..., runs, distance)`, for places from the largest."""
+        swaps = []
+        for layer in self.layers:
+            a, b = layer.split(place, -1)
+            directions = layer.directions(self.spare, self.ordered.exact)
+            wrong = a < b if directions is None else torch.where(directions > 0, a < b, a > b)
+            wrong = wrong & torch.logical_and(*layer.split(self.live, -1))
+            wrong = wrong & (self.count > layer.longer).unsqueeze(-1)
+            place = layer.join(place, torch.where(wrong, b, a), torch.where(wrong, a, b))
+            swaps.append(wrong)
+        return swaps
+
+    def _swapped(self, at: int, a: Tensor, b: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
+        wrong, soft = self.swaps[at], super()._swapped(at, a, b, share)
+        hard = torch.where(wrong, b, a), torch.where(wrong, a, b)
+        return straight_through(hard[0], soft[0]), straight_through(hard[1], soft[1])
+
+    def _hard(self, x: Tensor, at: int) -> Tensor:
+        layer, wrong = self.layers[at], self.swaps[at].unsqueeze(-1)
+        a, b = layer.split(x, -2)
+        return layer.join(x, torch.where(wrong, b, a), torch.where(wrong, a, b), -2)
+
+    def _forth(self, x: Tensor, at: int) -> Tensor:
+        return straight_through(self._hard(x, at), super()._forth(x, at))
+
+    def _back(self, x: Tensor, at: int) -> Tensor:
+        # The transpose of the above: values go the way of its gradients, and the other way round.
+        soft, hard = super()._forth(x.detach(), at), self._hard(x, at)
+        return soft + straight_through(torch.zeros_like(hard), hard)
+
+    def matrix(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
+        wires = self._layered(dtype)
+        rows_of, items_of = self.wire_of_row[..., :rows], self.wire_of_item
+        return _take(_take(wires, rows_of, -2), items_of, -1)
 
 
 @final

@@ -219,7 +219,11 @@ class SoftSortBands(Bands):
     power = 2.0
     ranked = False
     error = (softsort_error, REACH / 4)
+    hiding = FAR
     row_channels = 1
+
+    def seen(self) -> Tensor:
+        return self.gaps.clamp(max=FAR)  # wider ones would take the digits of narrow ones in sums
 
     def within(self) -> float:
         return math.sqrt(self.threshold)
@@ -228,8 +232,7 @@ class SoftSortBands(Bands):
         return tiles.inner[level] <= REACH / 2
 
     def block(self, gaps: Tensor, size: int, left: int) -> Block:
-        # Wider gaps would take the digits of narrow ones in the sums.
-        slope = outward(gaps.clamp(max=FAR), left + size // 2).unsqueeze(1)  # (B, 1, W)
+        slope = outward(gaps, left + size // 2).unsqueeze(1)  # (B, 1, W)
         row = slope[..., left : left + size]
         node, interpolate = row, None
         if size > self.nodes:

@@ -29,7 +29,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..ordering import WALL
 from .blocks import Block, LogitGradient
 from .chebyshev import fewest_nodes
 from .tiles import SMALLEST, Tiles
@@ -90,6 +89,7 @@ class Bands(ABC):
     power: ClassVar[float]  # log-weights shrink with the unit to this power
     ranked: ClassVar[bool]  # whether a gap counts by its distance in ranks
     error: ClassVar[tuple[Callable[[int, float], float], float]]  # of a column, and its argument
+    hiding: ClassVar[float]  # as what blocks see a gap that nothing passes
     row_channels = 0  # sums that a gradient needs from each row
     col_channels = 1  # and from each column
 
@@ -152,8 +152,12 @@ class Bands(ABC):
     # -- weights -------------------------------------------------------------------------------
 
     @abstractmethod
+    def seen(self) -> Tensor:
+        """The gaps as blocks are to see them, `(lists, n)`: those that nothing passes, harmless."""
+
+    @abstractmethod
     def block(self, gaps: Tensor, size: int, left: int) -> Block:
-        """Weights of a batch of blocks from the gaps in their windows, (B, W)."""
+        """Weights of a batch of blocks from the gaps seen in their windows, (B, W)."""
 
     # -- the sweep -----------------------------------------------------------------------------
 
@@ -184,6 +188,7 @@ class Bands(ABC):
         channels = max(len(rows) + rows_out, len(cols), cols_out, 1)
         row_result = torch.zeros(rows_out, self.lists, self.n, **kind)
         col_result = torch.zeros(cols_out, self.lists, self.n, **kind)
+        seen = self.seen().unsqueeze(0)
         for level in self.levels:
             size, tiles = level.size, level.tiles
             outside = self.lists * tiles  # one more tile stands for all outside a list
@@ -201,7 +206,7 @@ class Bands(ABC):
                 whole = x[:-1].transpose(0, 1).reshape(x.shape[1], self.lists, -1)
                 return whole[..., : self.n]
 
-            gap_tiles = by_tile(self.gaps.unsqueeze(0), WALL)
+            gap_tiles = by_tile(seen, self.hiding)
             row_tiles, col_tiles = by_tile(rows, 0.0), by_tile(cols, 0.0)
             row_sums = torch.zeros(outside + 1, rows_out, size, **kind)
             col_sums = torch.zeros(outside + 1, cols_out, size, **kind)

@@ -1,0 +1,282 @@
+"""Losses of scores against relevance by pairs or by shares, each with the metric that it softens.
+
+The rules for padding, for lists that teach nothing and for half precision are those of
+`ranking_losses`.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .. import _options
+from . import _checks
+from .arrays import working
+from .losses import reduced
+from .metrics import discounts, gains, ideal_dcg
+from .ranking_losses import _differences, _lists
+from .relaxations.ordering import Ordered
+
+
+def listnet_loss(
+    scores: Tensor,
+    relevance: Tensor,
+    *,
+    tau: float | Tensor = 1.0,
+    mask: Tensor | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    r"""ListNet: cross-entropy between the softmax of the relevance and that of the scores.
+
+    $$-\sum_j \operatorname{softmax}(r)_j \log \operatorname{softmax}(s / \tau)_j$$
+
+    Both are the chances of each item to come first, under Plackett-Luce. It is smallest where the
+    scores over `tau` are the relevance plus a constant; its hard counterpart is whether the most
+    relevant item is first.
+
+    Args:
+        scores: `(..., n)`. Larger ranks first.
+        relevance: `(..., n)`, of any real dtype: here also its size counts.
+        tau: Temperature, positive: the unit of the scores.
+        mask: `(..., n)` boolean, True where the item exists.
+        reduction: `"mean"` or `"sum"` over lists, or `"none"`.
+
+    Returns:
+        A scalar, or one loss per list for `"none"`. A list of equal relevance has loss 0.
+
+    Raises:
+        TypeError: If `scores` is not floating point, or `mask` not boolean.
+        ValueError: If a shape does not fit, `tau` is not positive, or `reduction` is not known.
+
+    Example:
+        >>> scores = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+        >>> listnet_loss(scores, torch.tensor([0, 2, 1]))
+        tensor(1.2529, grad_fn=<MeanBackward0>)
+
+    Reference: Cao et al. (2007). Time and memory: O(n).
+    """
+    scores, relevance, mask = _lists("listnet_loss", "scores", "relevance", scores, relevance, mask)
+    tau = _checks.positive_tau(tau, scores)
+    present = torch.ones_like(scores, dtype=torch.bool) if mask is None else mask
+    dtype = working(scores.dtype)
+    wanted = relevance.to(dtype)
+    teaches = _varies(wanted, present)
+    # Lists without an item get one, so that no sum is empty; they count 0 below.
+    first = torch.arange(scores.shape[-1], device=scores.device) == 0
+    counted = present | (~present.any(-1, keepdim=True) & first)
+    wanted = wanted.masked_fill(~present, 0.0).masked_fill(~counted, -torch.inf).softmax(-1)
+    logits = scores.to(dtype).masked_fill(~present, 0.0) / tau
+    found = logits.masked_fill(~counted, -torch.inf).log_softmax(-1).masked_fill(~counted, 0.0)
+    cost = -torch.where(wanted != 0, wanted * found, 0.0).sum(-1)
+    return reduced(torch.where(teaches, cost, 0.0), reduction)
+
+
+def lambda_loss(
+    scores: Tensor,
+    relevance: Tensor,
+    *,
+    tau: float | Tensor = 1.0,
+    k: int | None = None,
+    mask: Tensor | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    r"""LambdaRank as a loss: pairs weigh as much as swapping them would change the NDCG.
+
+    $$\sum_{r_i > r_j} |\Delta\text{NDCG@}k_{ij}|\, \log_2\big(1 + e^{-(s_i - s_j)/\tau}\big)$$
+
+    The weights come from the ranks under the present scores, and carry no gradient. Its hard
+    counterpart, of which it is an upper bound, is the weight of the pairs in the wrong order, which
+    is 0 where and only where `metrics.ndcg(scores, relevance, k=k)` is 1.
+
+    Args:
+        scores: `(..., n)`. Larger ranks first; tied scores rank in the order of their indices.
+        relevance: `(..., n)`, of any real dtype, not negative.
+        tau: Temperature, positive: the unit of the scores.
+        k: How many of the first places count; None is all. Lists may be shorter.
+        mask: `(..., n)` boolean, True where the item exists.
+        reduction: `"mean"` or `"sum"` over lists, or `"none"`.
+
+    Returns:
+        A scalar, or one loss per list for `"none"`. A list of equal relevance has loss 0.
+
+    Raises:
+        TypeError: If `scores` is not floating point, or `mask` not boolean.
+        ValueError: If a shape does not fit, `tau` or `k` is not positive, or `reduction` is not
+            known.
+
+    Example:
+        >>> scores = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+        >>> lambda_loss(scores, torch.tensor([0, 2, 1]))
+        tensor(0.4593, grad_fn=<MeanBackward0>)
+
+    Reference: Burges et al. (2006) for the weights; Wang et al. (2018) for the loss that they
+    belong to. Time and memory: O(n^2).
+    """
+    scores, relevance, mask = _lists("lambda_loss", "scores", "relevance", scores, relevance, mask)
+    n, dtype = scores.shape[-1], working(scores.dtype)
+    k = _options.cutoff(k, n)
+    cost = torch.nn.functional.softplus(-_differences(scores, tau, mask)) / _LOG2
+    with torch.no_grad():
+        worth = gains(relevance, mask, dtype)
+        ideal = ideal_dcg(worth, k)[..., None, None]
+        place = torch.zeros(n, dtype=dtype, device=scores.device)
+        place[:k] = discounts(k, place)
+        order = Ordered(scores.detach(), 1.0, mask)
+        weigh = place.expand(worth.shape).gather(-1, order.rank())
+        lost = _pairs(worth) * _pairs(weigh)  # what a swap would change
+        weight = torch.where(ideal > 0, lost.abs() / torch.where(ideal > 0, ideal, 1.0), 0.0)
+        weight = weight + order.poison().unsqueeze(-1).to(dtype)
+    decided = relevance.unsqueeze(-1) > relevance.unsqueeze(-2)
+    if mask is not None:
+        decided = decided & mask.unsqueeze(-1) & mask.unsqueeze(-2)
+    total = (weight * cost).masked_fill(~decided, 0.0).sum((-1, -2))
+    return reduced(total + _unknown(relevance, mask), reduction)
+
+
+def smooth_ap_loss(
+    scores: Tensor,
+    relevance: Tensor,
+    *,
+    tau: float | Tensor,
+    mask: Tensor | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    r"""Smooth-AP: one minus the average precision at ranks smoothed by sigmoids.
+
+    $$1 - \frac{1}{|R|} \sum_{i \in R}
+      \frac{1 + \sum_{j \in R, j \ne i} \sigma((s_j - s_i)/\tau)}
+           {1 + \sum_{j \ne i} \sigma((s_j - s_i)/\tau)}, \qquad R = \{i : r_i > 0\}$$
+
+    Its hard counterpart, which it tends to as `tau` tends to 0, is
+    `1 - metrics.average_precision(scores, relevance)`.
+
+    Args:
+        scores: `(..., n)`. Larger ranks first.
+        relevance: `(..., n)`, of any real dtype. An item is relevant if this is above 0.
+        tau: Temperature, positive: a difference of scores that is to count as clear.
+        mask: `(..., n)` boolean, True where the item exists.
+        reduction: `"mean"` or `"sum"` over lists, or `"none"`.
+
+    Returns:
+        A scalar, or one loss per list for `"none"`. A list in which nothing is relevant, or
+        everything, has loss 0.
+
+    Raises:
+        TypeError: If `scores` is not floating point, or `mask` not boolean.
+        ValueError: If a shape does not fit, `tau` is not positive, or `reduction` is not known.
+
+    Example:
+        >>> scores = torch.tensor([0.3, 0.2, 0.1], requires_grad=True)
+        >>> smooth_ap_loss(scores, torch.tensor([0, 1, 1]), tau=0.01)
+        tensor(0.4167, grad_fn=<MeanBackward0>)
+
+    Reference: Brown et al. (2020). Time and memory: O(n^2).
+    """
+    scores, relevance, mask = _lists(
+        "smooth_ap_loss", "scores", "relevance", scores, relevance, mask
+    )
+    above, relevant = _above(scores, relevance, tau, mask)
+    ahead = torch.where(relevant.unsqueeze(-2), above, 0.0).sum(-1)
+    precision = (1 + ahead) / (1 + above.sum(-1))
+    loss = _one_minus_mean(precision, relevant, mask)
+    return reduced(loss + _unknown(relevance, mask), reduction)
+
+
+def recall_at_k_loss(
+    scores: Tensor,
+    relevance: Tensor,
+    *,
+    k: int | Sequence[int],
+    tau: float | Tensor,
+    rank_tau: float = 1.0,
+    mask: Tensor | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    r"""One minus the recall in the first k places, with soft ranks and a soft end of the list.
+
+    $$1 - \frac{1}{|R|} \sum_{i \in R} \sigma\Big(\frac{k + 1/2 - \pi_i}{\tau_\pi}\Big), \qquad
+      \pi_i = 1 + \sum_{j \ne i} \sigma\Big(\frac{s_j - s_i}{\tau}\Big), \quad R = \{i : r_i > 0\}$$
+
+    Its hard counterpart, which it tends to as both temperatures tend to 0, is
+    `1 - metrics.recall_at_k(scores, relevance, k=k)`. The end lies between place k and the next, so
+    that place k counts whole.
+
+    Args:
+        scores: `(..., n)`. Larger ranks first.
+        relevance: `(..., n)`, of any real dtype. An item is relevant if this is above 0.
+        k: How many of the first places count; for several of them, the mean of their losses.
+        tau: Temperature of the ranks, positive: a difference of scores that is to count as clear.
+        rank_tau: Temperature of the end of the list, positive, in ranks.
+        mask: `(..., n)` boolean, True where the item exists.
+        reduction: `"mean"` or `"sum"` over lists, or `"none"`.
+
+    Returns:
+        A scalar, or one loss per list for `"none"`. A list in which nothing is relevant, or
+        everything, has loss 0.
+
+    Raises:
+        TypeError: If `scores` is not floating point, `mask` not boolean, or `k` no whole number.
+        ValueError: If a shape does not fit, a temperature or `k` is not positive, or `reduction` is
+            not known.
+
+    Example:
+        >>> scores = torch.tensor([0.3, 0.2, 0.1], requires_grad=True)
+        >>> recall_at_k_loss(scores, torch.tensor([0, 1, 1]), k=2, tau=0.01, rank_tau=0.01)
+        tensor(0.5000, grad_fn=<MeanBackward0>)
+
+    Reference: Patel et al. (2022). Time and memory: O(n^2).
+    """
+    scores, relevance, mask = _lists(
+        "recall_at_k_loss", "scores", "relevance", scores, relevance, mask
+    )
+    ends = torch.tensor(_options.cutoffs(k), dtype=working(scores.dtype), device=scores.device)
+    rank_tau = _options.positive("rank_tau", rank_tau)
+    above, relevant = _above(scores, relevance, tau, mask)
+    rank = 1 + above.sum(-1, keepdim=True)
+    found = ((ends + 0.5 - rank) / rank_tau).sigmoid().mean(-1)
+    loss = _one_minus_mean(found, relevant, mask)
+    return reduced(loss + _unknown(relevance, mask), reduction)
+
+
+# -- what they share -------------------------------------------------------------------------------
+
+_LOG2 = 0.6931471805599453
+
+
+def _above(
+    scores: Tensor, relevance: Tensor, tau: float | Tensor, mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """How far item j ranks before item i, `[..., i, j]`, and which items are relevant."""
+    present = torch.ones_like(scores, dtype=torch.bool) if mask is None else mask
+    n = scores.shape[-1]
+    other = ~torch.eye(n, dtype=torch.bool, device=scores.device) & present.unsqueeze(-2)
+    above = torch.sigmoid(-_differences(scores, tau, mask))
+    return torch.where(other, above, 0.0), (relevance > 0) & present
+
+
+def _one_minus_mean(value: Tensor, relevant: Tensor, mask: Tensor | None) -> Tensor:
+    """One minus the mean over the relevant items; 0 where none is relevant, or every one."""
+    total = torch.where(relevant, 1 - value, 0.0).sum(-1)
+    all_relevant = relevant.all(-1) if mask is None else (relevant == mask).all(-1)
+    return torch.where(all_relevant, 0.0, total / relevant.sum(-1).clamp(min=1))
+
+
+def _pairs(x: Tensor) -> Tensor:
+    return x.unsqueeze(-1) - x.unsqueeze(-2)
+
+
+def _varies(relevance: Tensor, present: Tensor) -> Tensor:
+    """Whether the items that are there differ, `(...)`; NaN does from everything."""
+    if not relevance.shape[-1]:
+        return present.any(-1)
+    high = relevance.masked_fill(~present, -torch.inf).amax(-1)
+    low = relevance.masked_fill(~present, torch.inf).amin(-1)
+    return present.any(-1) & (high != low)
+
+
+def _unknown(relevance: Tensor, mask: Tensor | None) -> Tensor:
+    """0, or NaN for lists with a relevance that is NaN."""
+    unknown = relevance != relevance
+    if mask is not None:
+        unknown = unknown & mask
+    return torch.where(unknown.any(-1), torch.nan, 0.0)

@@ -1,0 +1,82 @@
+"""One list must not touch another in JAX and TensorFlow: `test_isolation.py` asks it of torch."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.frameworks import jax, jnp, nj, ntf, quick_jit, tf
+from tests.hostile import HOSTILE, Lists, lists_of
+
+ROUNDING = 2e-5  # float32, over the largest magnitude of what is compared
+
+METHODS: dict[str, Callable[..., Any]] = {
+    "neuralsort": nj.neuralsort,
+    "softsort": nj.softsort,
+    "softsort_squared": functools.partial(nj.softsort, power=2.0),
+    "sinkhorn_sort": functools.partial(nj.sinkhorn_sort, iterations=3),
+    "bitonic_network": functools.partial(nj.sorting_network, kind="bitonic"),
+}
+SHORT = ("sinkhorn_sort", "bitonic_network")
+CASES = [(name, n) for n in (5, 600) for name in METHODS if n < 600 or name not in SHORT]
+
+
+def answers_of(name: str, lists: Lists) -> list[np.ndarray]:
+    """Everything P answers about the first list, and gradients to its scores and payload."""
+    tau, mask, perm = (jnp.asarray(x.numpy()) for x in (lists.tau, lists.mask, lists.perm))
+
+    def ask(scores: Any, payload: Any) -> dict[str, Any]:
+        whole = METHODS[name](scores, tau=tau)
+        padded = METHODS[name](scores, tau=tau, mask=mask)
+        return {
+            "sort of the scores": whole.sort(scores),
+            "product": whole @ payload[..., None],
+            "transpose": padded.mT @ payload[..., None],
+            "rank": padded.rank(),
+            "entropy": padded.entropy(),
+            "log_prob": padded.log_prob(perm) if name not in SHORT else padded.rank(),
+            "soft_quantile": nj.soft_quantile(scores, 1.0, tau=tau, relax=METHODS[name])[..., None],
+        }
+
+    def total(scores: Any, payload: Any) -> tuple[Any, dict[str, Any]]:
+        found = ask(scores, payload)
+        # A weight of 0 has no finite logarithm: those of present items alone.
+        return sum(jnp.where(jnp.isfinite(v), v, 0.0).sum() for v in found.values()), found
+
+    program = quick_jit(jax.grad(total, argnums=(0, 1), has_aux=True))
+    grads, found = program(*(jnp.asarray(x.numpy()) for x in (lists.scores, lists.payload)))
+    return [np.asarray(x[0]) for x in (*found.values(), *grads)]
+
+
+def assert_untouched(found: list[np.ndarray], alone: list[np.ndarray]) -> None:
+    for one, other in zip(found, alone, strict=True):
+        known = np.isfinite(other)
+        assert known.any()
+        np.testing.assert_array_equal(np.isfinite(one), known)
+        scale = max(np.abs(other[known]).max(), 1e-3)
+        assert np.abs(one[known] - other[known]).max() <= ROUNDING * scale
+
+
+@pytest.mark.parametrize(("name", "n"), CASES)
+def test_a_list_does_not_know_its_neighbours(name, n):
+    lists = lists_of(n, HOSTILE, torch.float32)
+    assert_untouched(answers_of(name, lists), answers_of(name, lists.alone()))
+
+
+@pytest.mark.parametrize("n", [5, 40, 600])
+def test_a_list_does_not_know_its_neighbours_in_tensorflow(n):
+    def ask(lists: Lists) -> list[np.ndarray]:
+        scores = tf.constant(lists.scores.numpy())
+        with tf.GradientTape() as tape:
+            tape.watch(scores)
+            P = ntf.neuralsort(
+                scores, tau=tf.constant(lists.tau.numpy()), mask=tf.constant(lists.mask.numpy())
+            )
+            loss = tf.reduce_sum(P * tf.linspace(0.5, 1.5, n)[None, None, :])
+        return [P[0].numpy(), tape.gradient(loss, scores)[0].numpy()]
+
+    lists = lists_of(n, HOSTILE, torch.float32)
+    assert_untouched(ask(lists), ask(lists.alone()))
