@@ -27,7 +27,7 @@ LOADED = re.compile(
 """What a browser would fetch from another host by itself."""
 
 
-def on_site(path: str) -> str | None:
+def site_path(path: str) -> str | None:
     """Where a file of the repository is on the site, if it is there."""
     if path.startswith(PLAY):
         return f"play/page/{path.removeprefix(PLAY)}"
@@ -41,7 +41,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     shown = (ROOT / PLAY).glob("*.[!p]*")  # all but the Python
     played = sorted(f"{PLAY}{path.name}" for path in shown)
     for source in (*PAGES, *played):
-        files.append(File.generated(config, on_site(source), abs_src_path=str(ROOT / source)))
+        files.append(File.generated(config, site_path(source), abs_src_path=str(ROOT / source)))
     return files
 
 
@@ -54,7 +54,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         path = posixpath.normpath(posixpath.join(posixpath.dirname(source), found["path"]))
         if not (ROOT / path).exists():
             raise PluginError(f"{source} links to {path}, which does not exist.")
-        if (target := on_site(path)) is None:
+        if (target := site_path(path)) is None:
             return f"{found['text']} (`{path}` in the repository)"
         link = posixpath.relpath(target, posixpath.dirname(here) or ".")
         return f"[{found['text']}]({link}{found['place'] or ''})"
