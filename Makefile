@@ -7,16 +7,21 @@ WORKERS ?= 2
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 SOAK_ARGS ?=
+RELEASE_ARGS ?=
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 READY := .venv/.ready-$(EXTRAS)
 READY_BENCH := .venv/.ready-bench
+DOCS := .venv-docs/bin
+READY_DOCS := .venv-docs/.ready
+RELEASE := .venv-release/bin
+READY_RELEASE := .venv-release/.ready
 OTHER_FRAMEWORKS := tests/test_jax_*.py tests/test_tf_*.py tests/test_parity*.py \
 	src/neuralsort/jax/* src/neuralsort/tf/* docs/frameworks.md
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-torch soak lint format bench clean
+.PHONY: help install quickstart test test-quick test-torch soak lint format bench docs docs-serve dist check-files release-check clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +35,9 @@ quickstart: $(READY)  ## Train on handwritten numbers in minutes: tables, and re
 # One thread per worker: the lists in tests are short, and workers would fight over the cores.
 test: $(READY)  ## Run the tests, and the examples in docstrings and docs
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+
+test-quick: $(READY)  ## Run the laws in PyTorch, on few examples each
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m quick --hypothesis-profile=quick tests $(PYTEST_ARGS)
 
 test-torch:  ## Run the tests of PyTorch alone; JAX and TensorFlow need not be there
 	$(MAKE) test EXTRAS=experiments PYTEST_ARGS="$(OTHER_FRAMEWORKS:%=--ignore-glob=%) $(PYTEST_ARGS)"
@@ -51,8 +59,29 @@ bench: $(READY_BENCH)  ## Compare with other ways to sort softly
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 	$(BIN)/python -m benchmarks.frameworks
 
+# The site reads the sources and imports nothing of them, so it has a small environment of its own.
+docs: $(READY_DOCS)  ## Build the site in site/; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/mkdocs build --strict
+
+docs-serve: $(READY_DOCS)  ## Show the site at http://127.0.0.1:8000, anew after every change
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/mkdocs serve --watch src --watch CONTRIBUTING.md --watch CHANGELOG.md
+
+dist: $(READY_RELEASE)  ## Build sdist and wheel in dist/
+	rm -rf dist
+	$(RELEASE)/python -m build
+
+# Hosted CI cannot run here; a schema says at least whether its files can be read.
+check-files: $(READY_RELEASE)  ## Check the files of hosted CI, the templates and CITATION.cff
+	$(RELEASE)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(RELEASE)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
+	$(RELEASE)/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
+
+# RELEASE_ARGS="--only jax" tries fewer extras.
+release-check: $(READY_RELEASE) check-files  ## Build, then install and try the wheel alone, one extra at a time
+	$(RELEASE)/python -m tests.release $(RELEASE_ARGS)
+
 clean:  ## Remove .venv, caches and everything generated
-	rm -rf .venv report dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-docs .venv-release site report dist .pytest_cache .ruff_cache .hypothesis
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml constraints.txt
@@ -65,4 +94,12 @@ $(READY): pyproject.toml constraints.txt
 
 $(READY_BENCH): $(READY)
 	$(PIP) install --quiet --constraint constraints.txt --group bench
+	@touch $@
+
+# The tools of the site and of releases, each in an environment of its own: .venv-docs, .venv-release.
+.venv-%/.ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"These tools need Python 3.11 or newer, but $(PYTHON) is {v[0]}.{v[1]}. Try: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python -m pip install --quiet --upgrade --constraint constraints.txt pip
+	.venv-$*/bin/python -m pip install --quiet --constraint constraints.txt --group $*
 	@touch $@

@@ -10,3 +10,5 @@ _missing = [room for room, framework in ROOMS.items() if find_spec(framework) is
 collect_ignore_glob = [f"src/neuralsort/{room}/*" for room in _missing]
 if _missing:
     collect_ignore_glob.append("docs/frameworks.md")  # which shows all three side by side
+
+collect_ignore_glob.append("docs/hooks/*")  # parts of the site, which has tools of its own

@@ -51,10 +51,35 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 settings.register_profile("ci", settings.get_profile("local"), derandomize=True)
+settings.register_profile("quick", settings.get_profile("ci"), max_examples=5)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
+
+
+QUICK = {
+    "test_api.py",
+    "test_distributions.py",
+    "test_errors.py",
+    "test_gradients.py",
+    "test_losses.py",
+    "test_metrics.py",
+    "test_nn.py",
+    "test_operators.py",
+    "test_options.py",
+    "test_permutahedron.py",
+    "test_reference.py",
+    "test_relaxations.py",
+}
+"""The laws in PyTorch, and what users meet first: the files of `make test-quick`."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the files above, but for what is slow in them."""
+    for item in items:
+        if item.path.name in QUICK and item.get_closest_marker("slow") is None:
+            item.add_marker(pytest.mark.quick)
 
 
 @pytest.fixture(autouse=True)

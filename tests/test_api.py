@@ -106,7 +106,7 @@ LAYERS = {
 }
 """Each room of a package imports from the layers before it, or from its own."""
 
-SHARED = {"runtime": set(), "experiments": {"neighbors", "runtime", "torch"}}
+SHARED = {"runtime": set(), "experiments": {"neighbors", "play", "runtime", "torch"}}
 """What packages may import of others; the rest share plain options and the rules for them."""
 
 FUNCTIONS = sorted(name for name in ns.__all__ if inspect.isfunction(getattr(ns, name)))

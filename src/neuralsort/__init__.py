@@ -2,7 +2,7 @@
 
 This root package imports no framework. Choose a backend by its import:
 
-    import neuralsort.torch as ns  # pip install ".[torch]"
+    import neuralsort.torch as ns  # pip install "neuralsort[torch]"
 """
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"

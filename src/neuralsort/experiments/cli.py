@@ -13,6 +13,7 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
+from neuralsort.play import play
 from neuralsort.runtime.files import Busy
 from neuralsort.runtime.process import restart_with_settings
 
@@ -47,6 +48,7 @@ train = tyro.extras.SubcommandApp()
 data = tyro.extras.SubcommandApp()
 
 app.command(quickstart)
+app.command(play)
 app.command(train, name="train", help="Train on one study.")
 
 

@@ -4,8 +4,8 @@ try:
     import jax as _jax  # noqa: F401 - here to say what to do where it is missing
 except ImportError as missing:
     raise ImportError(
-        "neuralsort.jax needs JAX, which is not installed: in your clone of neuralsort run "
-        'pip install ".[jax]"'
+        "neuralsort.jax needs JAX, which is not installed: run "
+        'pip install "neuralsort[jax]" (in a clone: pip install ".[jax]")'
     ) from missing
 
 from .._blur import Blur

@@ -31,6 +31,15 @@ from .perturbations import perturbed as perturbed
 from .rankings import absent_last, largest, lists_distinct_items
 from .relaxations import neuralsort
 
+__all__ = [
+    "exact_expectation",
+    "perturbed",
+    "rebar_expectation",
+    "relaxed_expectation",
+    "score_function_expectation",
+    "straight_through_expectation",
+]
+
 Cost = Callable[[RelaxedPermutation], Array]
 
 

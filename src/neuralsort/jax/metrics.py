@@ -17,6 +17,19 @@ from .retrieval import precision_at_k as precision_at_k
 from .retrieval import recall_at_k as recall_at_k
 from .retrieval import reciprocal_rank as reciprocal_rank
 
+__all__ = [
+    "average_precision",
+    "element_wise",
+    "exact_match",
+    "kendall_tau",
+    "mean_reciprocal_rank",
+    "ndcg",
+    "precision_at_k",
+    "recall_at_k",
+    "reciprocal_rank",
+    "spearman",
+]
+
 # -- permutations ----------------------------------------------------------------------------------
 
 

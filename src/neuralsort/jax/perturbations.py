@@ -90,10 +90,10 @@ def fenchel_young_loss(
     $$E\Big[\max_y \langle y, s + \sigma Z\rangle\Big] - \langle t, s\rangle, \qquad
       \partial_s = E[f(s + \sigma Z)] - t$$
 
-    for a function $f(s) = \arg\max_y \langle y, s \rangle$ over discrete answers y. It is convex in
-    the scores, not negative for a target that is an answer, and smallest where the perturbed
-    answers have the target for their mean: a loss for learning from answers alone. Its hard
-    counterpart, which it tends to as `sigma` tends to 0, is the structured perceptron.
+    for a function $f(s) = \operatorname*{arg\,max}_y \langle y, s \rangle$ over discrete answers y.
+    It is convex in the scores, not negative for a target that is an answer, and smallest where the
+    perturbed answers have the target for their mean: a loss for learning from answers alone. Its
+    hard counterpart, which it tends to as `sigma` tends to 0, is the structured perceptron.
 
     Args:
         scores: `(..., n)`.

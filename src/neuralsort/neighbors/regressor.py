@@ -18,8 +18,8 @@ from .voting import shares
 class DifferentiableKNeighborsRegressor(RegressorMixin, DifferentiableKNeighbors):
     r"""The mean target of the k nearest training points, in a representation learned for it.
 
-    $$\min_\phi\; \Big\lVert y - \frac{1}{k} \sum_{i=1}^{k} \sum_{j=1}^{n}
-      \widehat P_{\text{sort}(s)}[i, j]\; y_j \Big\rVert^2$$
+    $$\min_\phi\; \left\lVert y - \frac{1}{k} \sum_{i=1}^{k} \sum_{j=1}^{n}
+      \widehat P_{\text{sort}(s)}[i, j]\; y_j \right\rVert^2$$
 
     The twin of `DifferentiableKNeighborsClassifier`, which explains the parameters; targets may
     have several outputs, and are standardised in the loss. For prediction it is

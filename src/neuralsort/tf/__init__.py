@@ -5,8 +5,8 @@ try:
     import tensorflow as _tensorflow  # noqa: F401
 except ImportError as missing:
     raise ImportError(
-        "neuralsort.tf needs TensorFlow and Keras, which are not installed: in your clone of "
-        'neuralsort run pip install ".[tf]"'
+        "neuralsort.tf needs TensorFlow and Keras, which are not installed: run "
+        'pip install "neuralsort[tf]" (in a clone: pip install ".[tf]")'
     ) from missing
 
 from .._blur import Blur

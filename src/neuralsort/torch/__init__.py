@@ -4,8 +4,8 @@ try:
     import torch as _torch  # noqa: F401 - here to say what to do where it is missing
 except ImportError as missing:
     raise ImportError(
-        "neuralsort.torch needs PyTorch, which is not installed: in your clone of neuralsort run "
-        'pip install ".[torch]"'
+        "neuralsort.torch needs PyTorch, which is not installed: run "
+        'pip install "neuralsort[torch]" (in a clone: pip install ".[torch]")'
     ) from missing
 
 from .._blur import Blur

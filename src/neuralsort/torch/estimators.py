@@ -32,6 +32,15 @@ from .perturbations import perturbed as perturbed
 from .rankings import Permutation, absent_last
 from .relaxations import neuralsort
 
+__all__ = [
+    "exact_expectation",
+    "perturbed",
+    "rebar_expectation",
+    "relaxed_expectation",
+    "score_function_expectation",
+    "straight_through_expectation",
+]
+
 Cost = Callable[[RelaxedPermutation], Tensor]
 
 

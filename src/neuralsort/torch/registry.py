@@ -20,6 +20,12 @@ from .relaxations import (
     sorting_network,
 )
 
+__all__ = [
+    "LAWS",
+    "METHODS",
+    "Method",
+]
+
 LAWS = {
     "rows": "rows sum to 1",
     "columns": "columns sum to 1, in the limit where there are iterations",
