@@ -7,6 +7,7 @@ that say no: a reason that is no longer true fails as well. `docs/devices.md` pr
 from collections.abc import Mapping
 
 from neuralsort.torch import registry
+from tests import exports
 
 Cell = bool | str
 
@@ -21,16 +22,19 @@ LONG = tuple(
 ROWS = (*SHORT, *LONG)
 
 
-def column(
-    reasons: Mapping[str, str] | None = None, *, every_row: str | None = None
-) -> dict[str, Cell]:
+def column(reasons: Mapping[str, str] | None = None) -> dict[str, Cell]:
     """True for every row but those with a reason."""
     reasons = reasons or {}
     assert set(reasons) <= set(ROWS), f"not a row: {set(reasons) - set(ROWS)}"
-    return {row: reasons.get(row, every_row or True) for row in ROWS}
+    return {row: reasons.get(row, True) for row in ROWS}
 
 
-TO_DO = "not tried yet"
+def _reasons(way: str) -> dict[str, str]:
+    """Why methods cannot be exported in a way, by row."""
+    return {name: of[way] for name, of in exports.REASONS.items() if way in of}
+
+
+STEPS = "its steps depend on the values: sort lists of more than 512 items outside the program"
 
 BACKWARD = "no forward-mode rule; use reverse mode: `torch.func.vjp`, `jacrev`"
 NO_JVP = (
@@ -46,10 +50,10 @@ NO_JVP = (
 CAPABILITIES: dict[str, dict[str, Cell]] = {
     "eager": column(),
     # tests/test_compiled.py
-    "compile": column(every_row=TO_DO),
-    # tests/test_export.py
-    "export": column(every_row=TO_DO),
-    "onnx": column(every_row=TO_DO),
+    "compile": column(),
+    # tests/test_exported.py
+    "export": column(_reasons("length") | dict.fromkeys(LONG, STEPS)),
+    "onnx": column(_reasons("length") | _reasons("onnx") | dict.fromkeys(LONG, STEPS)),
     # tests/test_capabilities.py
     "vmap": column(),
     "jvp": column(dict.fromkeys(NO_JVP, BACKWARD)),

@@ -179,6 +179,11 @@ def _modules() -> list[Case]:
             *(loss(scores, relevance > 0) for loss in binary),
         )
 
+    heat = ns.nn.Temperature(0.5, learnable=True)
+
+    def tempered(scores: Tensor) -> Tensor:
+        return ns.neuralsort(scores, tau=heat()).sort(scores)
+
     top = ns.nn.TopKCrossEntropy(k=2, tau=0.5)
     return [
         Case("nn.NeuralSort, nn.PermutationCrossEntropy", cross_entropy, _listed, two),
@@ -186,6 +191,7 @@ def _modules() -> list[Case]:
         Case("nn.PlackettLuceNLL", ns.nn.PlackettLuceNLL(), _listed, two),
         Case("nn.TopKCrossEntropy", top, labelled, ("bn", "b")),
         Case("nn.DifferentiableKNN, nn.KNNLoss", nearest, points, ("b.", "n.")),
+        Case("nn.Temperature", tempered, _lists, ("bn",)),
         Case("nn: losses of relevance", all_losses, _relevant, two),
     ]
 

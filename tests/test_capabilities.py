@@ -1,6 +1,6 @@
 """The table of what methods can do: every cell is tried, and those that say no must still be right.
 
-Columns of compiling and exporting are tried in test_compiled.py and test_export.py, those of
+Columns of compiling and exporting are tried in test_compiled.py and test_exported.py, those of
 devices in test_devices.py.
 """
 
