@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from neuralsort.torch.nn import Temperature
+import neuralsort.torch as ns
 
 from ..training.plan import ConfigError, Plan
 
@@ -95,13 +95,13 @@ class StudyConfig:
         """What a line says of temperatures that do not stay; of others, nothing, as ever."""
         return {} if self.temperature == "fixed" else {"temperature": self.temperature}
 
-    def tempered(self, tau: float, plan: Plan) -> float | Temperature:
+    def tempered(self, tau: float, plan: Plan) -> float | ns.nn.Temperature:
         """The temperature of a training that is to be had at `tau`."""
         if self.temperature == "fixed":
             return tau
         if self.temperature == "learned":
-            return Temperature(tau, learnable=True)
-        return Temperature(ANNEALED * tau, end=tau / ANNEALED, steps=plan.steps)
+            return ns.nn.Temperature(tau, learnable=True)
+        return ns.nn.Temperature(ANNEALED * tau, end=tau / ANNEALED, steps=plan.steps)
 
     def adjusted(self, plan: Plan) -> Plan:
         """The recipe's plan, with what the options say instead."""

@@ -16,8 +16,8 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+import neuralsort.torch as ns
 from neuralsort.runtime.progress import TrainingProgress
-from neuralsort.torch.nn import Temperature
 
 from ..data.randomness import seed_for
 from . import checkpoint
@@ -146,7 +146,9 @@ class Trainer:
         self.identity = identity | {"plan": asdict(plan), "processes": fabric.world_size}
         self.checkpoint_seconds = checkpoint_seconds
         self.model = task.model
-        self.temperatures = [one for one in self.model.modules() if isinstance(one, Temperature)]
+        self.temperatures = [
+            one for one in self.model.modules() if isinstance(one, ns.nn.Temperature)
+        ]
         self.wrapped, self.optimizer = fabric.setup(
             self.model, plan.make_optimizer(self.model.parameters())
         )
