@@ -184,13 +184,14 @@ class Network(Kernel):
 
     def _end(self) -> Tensor:
         """The wire after the last item present: they sort as a shorter list would."""
-        if not self.bitonic:
+        if not self.bitonic or not self.width:
             return self.count
-        if not self.width:
-            return self.count
-        sizes = [1 << i for i in range(self.width.bit_length())]
-        powers = torch.tensor(sizes, device=self.count.device)
-        return powers[(powers < self.count).sum(-1, keepdim=True)]
+        # The next power of two, in operations that export and need nothing from the host:
+        # 1 + 1 + 2 + 4 + ... over all powers below.
+        end = torch.ones_like(self.count)
+        for i in range(self.width.bit_length()):
+            end = end + (self.count > 1 << i) * (1 << i)
+        return end
 
     def _inverse(self, wires: Tensor) -> Tensor:
         """What stands on each wire; for empty wires anything, since nothing leaves them."""
