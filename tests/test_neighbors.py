@@ -424,7 +424,7 @@ def test_fitting_takes_no_more_threads_than_it_can_use(four_threads, monkeypatch
 def test_a_fit_that_fails_leaves_the_threads_as_they_were(four_threads):
     network = Threads(4, 2).double()
     network.fails = True
-    with pytest.raises(RuntimeError, match="no more"):
+    with pytest.raises(ValueError, match="does not take points.*no more"):
         classifier(epochs=1, embedding=network).fit(*IRIS)
     with pytest.raises(RuntimeError, match="no more"), suited_threads(network, 10, dense=False):
         raise RuntimeError("no more")

@@ -49,4 +49,5 @@ def test_a_temperature_changed_in_place_is_that_of_before(method, form):
     scores, tau = torch.randn(6), torch.tensor(0.5, dtype=torch.float64)
     P = method.relax(scores, tau=tau)
     tau.mul_(4)
-    assert torch.equal(P.to_dense(), method.relax(scores, tau=0.5).to_dense())
+    before = torch.tensor(0.5, dtype=torch.float64)
+    assert torch.equal(P.to_dense(), method.relax(scores, tau=before).to_dense())

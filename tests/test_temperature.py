@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.testing import CompileCounter
 
 import neuralsort.torch as ns
 from neuralsort import _blur
@@ -155,6 +156,18 @@ WITH_TAU = {
     "spearman_loss": lambda x, tau: ns.spearman_loss(x, ORDER, tau=tau),
     "kendall_loss": lambda x, tau: ns.kendall_loss(x, ORDER, tau=tau),
     "ranknet_loss": lambda x, tau: ns.ranknet_loss(x, ORDER, tau=tau),
+    "listnet_loss": lambda x, tau: ns.listnet_loss(x, ORDER, tau=tau),
+    "lambda_loss": lambda x, tau: ns.lambda_loss(x, ORDER, tau=tau),
+    "smooth_ap_loss": lambda x, tau: ns.smooth_ap_loss(x, ORDER > 3, tau=tau),
+    "recall_at_k_loss": lambda x, tau: ns.recall_at_k_loss(x, ORDER > 3, k=2, tau=tau),
+    "soft_topk_mask": lambda x, tau: ns.soft_topk_mask(x, 2, tau=tau) * x.detach(),
+    "sparse_threshold": lambda x, tau: (
+        ns.sparse_threshold(x, tau=tau).memberships(torch.tensor([2, 3])) * x.detach()
+    ),
+    "midpoint_threshold": lambda x, tau: ns.midpoint_threshold(x, tau=tau).memberships(
+        torch.tensor([2, 3])
+    ),
+    "conformal_quantile": lambda x, tau: ns.conformal_quantile(x, 0.3, tau=tau),
     "stochastic_neuralsort": lambda x, tau: sampled(x, tau).sort(x),
     "relaxed_expectation": lambda x, tau: ns.estimators.relaxed_expectation(
         first, x, tau=tau, samples=3, generator=seeded()
@@ -411,7 +424,7 @@ def test_modules_take_a_temperature_for_their_tau():
 def test_compiled_code_sees_the_temperature_change():
     T = nn.Temperature(4.0, end=0.1, steps=5)
     scores = torch.randn(3, 6)
-    count = torch._dynamo.testing.CompileCounter()
+    count = CompileCounter()
     compiled = torch.compile(lambda x: ns.neuralsort(x, tau=T()).sort(x), backend=count)
     for _ in range(5):
         torch.testing.assert_close(compiled(scores), ns.neuralsort(scores, tau=T()).sort(scores))

@@ -554,7 +554,8 @@ class Transposed(Matrixlike):
 def _from_the_left(x: Tensor, operator: Matrixlike, transpose: Matrixlike, what: str) -> Tensor:
     """`x @ operator`, by its transpose."""
     x = _checks.left_operand(x, operator.shape, what)
-    return transpose @ x if x.dim() == 1 else (transpose @ x.mT).mT
+    # By the method, not by `@`: in a compiled graph that may not tell the two sides apart.
+    return transpose.__matmul__(x) if x.dim() == 1 else transpose.__matmul__(x.mT).mT
 
 
 def _add_gradient(value: Tensor, soft: Tensor) -> Tensor:

@@ -54,6 +54,7 @@ def listwise_dpo_loss(
             and where the function is compiled, values are not read.
 
     Example:
+        >>> import torch
         >>> policy = torch.tensor([-12.0, -9.0, -11.0], requires_grad=True)
         >>> reference = torch.tensor([-11.0, -10.0, -11.0])
         >>> listwise_dpo_loss(policy, reference, torch.tensor([1, 2, 0]))

@@ -79,6 +79,7 @@ class LapSumPermutation(ScorePermutation):
         there = None if mask is None else each(mask)
         held = memberships(laplace, each(x), each(tau), there, jnp.broadcast_to(count, batch))
         matrix = jnp.maximum(held[..., 1:, :] - held[..., :-1, :], 0.0)
+        matrix = jnp.where(jnp.isnan(tau)[..., None], jnp.nan, matrix)  # also of a single item
         if mask is None:
             return matrix
         place = mask.sum(-1, keepdims=True) + jnp.cumsum(~mask, -1) - 1

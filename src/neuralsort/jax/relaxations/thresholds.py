@@ -110,12 +110,18 @@ def midpoint_threshold(
         ValueError: If `tau` is negative or a shape does not fit.
 
     Example:
-        >>> midpoint_threshold(jnp.array([1.0, 4.0, 2.0, 3.0])).memberships(2).round(2)
-        Array([0.18, 0.82, 0.38, 0.62], dtype=float32)
+        >>> weights = midpoint_threshold(jnp.array([1.0, 4.0, 2.0, 3.0])).memberships(2)
+        >>> [f"{weight:.2f}" for weight in weights]
+        ['0.18', '0.82', '0.38', '0.62']
 
     Reference: Zhu et al. (2025). Time: O(n log n), that of a sort; memory: O(n).
     """
     return _threshold("midpoint_threshold", midpoint, scores, tau, mask)
+
+
+def uniform_blur(ranks: float) -> float:
+    """The width of the uniform curve whose standard deviation is that of the logistic one."""
+    return 2 * math.pi * logistic(ranks)
 
 
 def _threshold(
@@ -123,7 +129,8 @@ def _threshold(
 ) -> Threshold:
     scores = _checks.scores(f"{name}(scores)", scores)
     mask = _checks.mask(mask, scores.shape)
-    tau = per_list(temperature(tau, scores, mask, of_blur=logistic), scores)
+    of_blur = uniform_blur if weigh is uniform else logistic
+    tau = per_list(temperature(tau, scores, mask, of_blur=of_blur), scores)
     return Threshold(weigh, scores, tau, mask)
 
 

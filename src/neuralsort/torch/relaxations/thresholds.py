@@ -119,12 +119,18 @@ def midpoint_threshold(
     return _threshold("midpoint_threshold", midpoint, scores, tau, mask)
 
 
+def uniform_blur(ranks: float) -> float:
+    """The width of the uniform curve whose standard deviation is that of the logistic one."""
+    return 2 * math.pi * logistic(ranks)
+
+
 def _threshold(
     name: str, weigh: Weigh, scores: Tensor, tau: _checks.Tau, mask: Tensor | None
 ) -> Threshold:
     scores = _checks.scores(f"{name}(scores)", scores)
     mask = _checks.mask(mask, scores)
-    tau = temperature(tau, scores, mask, of_blur=logistic)
+    of_blur = uniform_blur if weigh is uniform else logistic
+    tau = temperature(tau, scores, mask, of_blur=of_blur)
     return Threshold(weigh, scores, tau, mask)
 
 
