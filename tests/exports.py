@@ -52,8 +52,12 @@ class Case:
         case = self
 
         class Asked(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.asked = case.function  # a module of the module, where it is one
+
             def forward(self, *inputs: Tensor) -> Any:
-                return case.function(*inputs)
+                return self.asked(*inputs)
 
         return Asked()
 
@@ -153,6 +157,17 @@ def _relevant(batch: int, n: int) -> tuple[Tensor, Tensor]:
     return torch.randn(batch, n), torch.randint(0, 3, (batch, n)).float()
 
 
+class _Tempered(torch.nn.Module):
+    """A soft sort whose temperature is learned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.temperature = ns.nn.Temperature(0.5, learnable=True)
+
+    def forward(self, scores: Tensor) -> Tensor:
+        return ns.neuralsort(scores, tau=self.temperature()).sort(scores)
+
+
 def _modules() -> list[Case]:
     two = ("bn", "bn")
 
@@ -179,11 +194,6 @@ def _modules() -> list[Case]:
             *(loss(scores, relevance > 0) for loss in binary),
         )
 
-    heat = ns.nn.Temperature(0.5, learnable=True)
-
-    def tempered(scores: Tensor) -> Tensor:
-        return ns.neuralsort(scores, tau=heat()).sort(scores)
-
     top = ns.nn.TopKCrossEntropy(k=2, tau=0.5)
     return [
         Case("nn.NeuralSort, nn.PermutationCrossEntropy", cross_entropy, _listed, two),
@@ -191,7 +201,7 @@ def _modules() -> list[Case]:
         Case("nn.PlackettLuceNLL", ns.nn.PlackettLuceNLL(), _listed, two),
         Case("nn.TopKCrossEntropy", top, labelled, ("bn", "b")),
         Case("nn.DifferentiableKNN, nn.KNNLoss", nearest, points, ("b.", "n.")),
-        Case("nn.Temperature", tempered, _lists, ("bn",)),
+        Case("nn.Temperature", _Tempered(), _lists, ("bn",)),
         Case("nn: losses of relevance", all_losses, _relevant, two),
     ]
 
