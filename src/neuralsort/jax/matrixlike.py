@@ -5,6 +5,7 @@ error that says how to write it down.
 """
 
 import math
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import jax
@@ -17,20 +18,20 @@ from .arrays import working
 from .indexing import ALL, Selection, enumerated, one_hot, selection, wanted
 
 
-class Matrixlike:
+class Matrixlike(ABC):
     """A linear operator `(..., rows, columns)`."""
 
     __array_ufunc__ = None  # so that NumPy does not take `x @ P` apart
 
     @property
+    @abstractmethod
     def shape(self) -> tuple[int, ...]:
         """That of the matrix."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def dtype(self) -> jnp.dtype:
         """The dtype of the scores, and of what comes out."""
-        raise NotImplementedError
 
     @property
     def ndim(self) -> int:
@@ -42,21 +43,21 @@ class Matrixlike:
         """How many entries the matrix has, as for arrays."""
         return math.prod(self.shape)
 
+    @abstractmethod
     def to_dense(self) -> Array:
         """The matrix."""
-        raise NotImplementedError
 
     def _written(self) -> bool:
         """Whether an answer may take the whole matrix."""
         return True
 
+    @abstractmethod
     def _product(self, x: Array) -> Array:
         """The operator times `(..., columns, d)`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _transposed(self, y: Array) -> Array:
         """Its transpose times `(..., rows, d)`."""
-        raise NotImplementedError
 
     def __getitem__(self, key: Any) -> Any:
         """Entries as `P.to_dense()[key]` has them; `P[b]`, for lists of a batch, is an operator.

@@ -144,7 +144,7 @@ def approx_ndcg(
     scores, relevance, mask = beside("approx_ndcg", "scores", "relevance", scores, relevance, mask)
     worth = gains(relevance, mask, working(scores.dtype))
     # [j, u]: how far u ranks before j.
-    above = jax.nn.sigmoid(-_differences(scores, tau, mask, logistic))
+    above = jax.nn.sigmoid(-differences(scores, tau, mask, logistic))
     if mask is not None:
         above = jnp.where(mask[..., None, :], above, 0.0)
     rank = above.sum(-1) + 0.5  # each item counts as half before itself
@@ -252,7 +252,7 @@ def kendall_loss(
     Reference: Kendall (1938) and Somers (1962) for the statistics. Time and memory: O(n^2).
     """
     x, target, mask = beside("kendall_loss", "x", "target", x, target, mask)
-    agreement = jnp.tanh(_differences(x, tau, mask, twice_logistic))
+    agreement = jnp.tanh(differences(x, tau, mask, twice_logistic))
     count = _weights("kendall_loss", weights, x, mask)
     return reduced(_mean_over_decided(1 - agreement, target, mask, count), reduction)
 
@@ -297,7 +297,7 @@ def ranknet_loss(
     Reference: Burges et al. (2005). Time and memory: O(n^2).
     """
     scores, relevance, mask = beside("ranknet_loss", "scores", "relevance", scores, relevance, mask)
-    cost = jax.nn.softplus(-_differences(scores, tau, mask, logistic))
+    cost = jax.nn.softplus(-differences(scores, tau, mask, logistic))
     count = _weights("ranknet_loss", weights, scores, mask)
     return reduced(_mean_over_decided(cost, relevance, mask, count), reduction)
 
@@ -333,7 +333,7 @@ def _centred(ranks: Array, count: Array) -> Array:
     return jnp.where(count > 0, ranks - mean, 0.0)
 
 
-def _differences(
+def differences(
     x: Array, tau: _checks.Tau, mask: Array | None, of_blur: Callable[[float], float]
 ) -> Array:
     """`(x_i - x_j) / tau` for all pairs, `(..., n, n)`; absent items stand at 0.

@@ -16,7 +16,7 @@ from . import _checks
 from .arrays import inverse, spoilt_unless, working
 from .losses import beside, reduced
 from .metrics import discounts, gains, ideal_dcg
-from .ranking_losses import _differences
+from .ranking_losses import differences
 from .relaxations.ordering import descending
 from .softness import temperature
 
@@ -120,7 +120,7 @@ def lambda_loss(
     _checks.static(k=k)
     n, dtype = scores.shape[-1], working(scores.dtype)
     k = _options.cutoff(k, n)
-    cost = jax.nn.softplus(-_differences(scores, tau, mask, logistic)) / _LOG2
+    cost = jax.nn.softplus(-differences(scores, tau, mask, logistic)) / _LOG2
     worth = gains(relevance, mask, dtype)
     ideal = ideal_dcg(worth, k)[..., None, None]
     place = jnp.pad(discounts(k, dtype), (0, n - k))
@@ -254,7 +254,7 @@ def _above(
     """How far item j ranks before item i, `[..., i, j]`, and which items are relevant."""
     present = jnp.ones(scores.shape, bool) if mask is None else mask
     other = ~jnp.eye(scores.shape[-1], dtype=bool) & present[..., None, :]
-    above = jax.nn.sigmoid(-_differences(scores, tau, mask, logistic))
+    above = jax.nn.sigmoid(-differences(scores, tau, mask, logistic))
     return jnp.where(other, above, 0.0), (relevance > 0) & present
 
 

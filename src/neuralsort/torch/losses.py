@@ -40,6 +40,15 @@ def _count(mask: Tensor | None, n: int, like: Tensor) -> Tensor:
     return count if isinstance(count, Tensor) else torch.full((), count, device=like.device)
 
 
+def beside(
+    caller: str, first: str, second: str, x: Tensor, other: Tensor, mask: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Values with gradient, what goes with each of them, and which are there."""
+    x = _checks.scores(f"{caller}({first})", x)
+    other = _checks.per_item(f"{caller}({second})", other, x.shape).detach()
+    return x, other, _checks.mask(mask, x)
+
+
 def _log_prob(
     name: str, P: RelaxedPermutation, perm: Tensor, mask: Tensor | None, absent: float
 ) -> Tensor:

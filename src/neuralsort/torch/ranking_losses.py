@@ -15,7 +15,7 @@ from .. import _options
 from .._blur import logistic, twice_logistic
 from . import _checks
 from .arrays import working
-from .losses import reduced
+from .losses import beside, reduced
 from .metrics import average_ranks, discounts, gains, ideal_dcg
 from .operators import Relaxation, relaxed
 from .permutation import RelaxedPermutation
@@ -80,7 +80,7 @@ def neural_ndcg(
     Reference: Pobrotyn and Białobrzeski (2021); without the scaling, with NeuralSort, Swezey et al.
     (2021). Time and memory: those of `2 * iterations + 1` products with `relax`.
     """
-    scores, relevance, mask = _lists("neural_ndcg", "scores", "relevance", scores, relevance, mask)
+    scores, relevance, mask = beside("neural_ndcg", "scores", "relevance", scores, relevance, mask)
     k = _options.cutoff(k, scores.shape[-1])
     worth = gains(relevance, mask, working(scores.dtype))
     P = relaxed(scores.to(working(scores.dtype)), tau, mask, relax)
@@ -139,10 +139,10 @@ def approx_ndcg(
 
     Reference: Qin, Liu and Li (2010). Time and memory: O(n^2).
     """
-    scores, relevance, mask = _lists("approx_ndcg", "scores", "relevance", scores, relevance, mask)
+    scores, relevance, mask = beside("approx_ndcg", "scores", "relevance", scores, relevance, mask)
     worth = gains(relevance, mask, working(scores.dtype))
     above = torch.sigmoid(
-        -_differences(scores, tau, mask, logistic)
+        -differences(scores, tau, mask, logistic)
     )  # [j, u]: how far u ranks before j
     if mask is not None:
         above = above.masked_fill(~mask.unsqueeze(-2), 0.0)
@@ -198,7 +198,7 @@ def spearman_loss(
     Reference: Blondel et al. (2020) for the idea. Time and memory: those of `relax`,
     or of `rank`: with `fast_soft_rank` O(n log n) and O(n).
     """
-    x, target, mask = _lists("spearman_loss", "x", "target", x, target, mask)
+    x, target, mask = beside("spearman_loss", "x", "target", x, target, mask)
     count = _weights("spearman_loss", weights, x, mask)
     soft = _centred(_soft_ranks(x, tau, mask, relax, rank), count)
     hard = _centred(average_ranks(target, mask).to(soft.dtype), count)
@@ -250,8 +250,8 @@ def kendall_loss(
 
     Reference: Kendall (1938) and Somers (1962) for the statistics. Time and memory: O(n^2).
     """
-    x, target, mask = _lists("kendall_loss", "x", "target", x, target, mask)
-    agreement = torch.tanh(_differences(x, tau, mask, twice_logistic))
+    x, target, mask = beside("kendall_loss", "x", "target", x, target, mask)
+    agreement = torch.tanh(differences(x, tau, mask, twice_logistic))
     count = _weights("kendall_loss", weights, x, mask)
     return reduced(_mean_over_decided(1 - agreement, target, mask, count), reduction)
 
@@ -295,22 +295,13 @@ def ranknet_loss(
 
     Reference: Burges et al. (2005). Time and memory: O(n^2).
     """
-    scores, relevance, mask = _lists("ranknet_loss", "scores", "relevance", scores, relevance, mask)
-    cost = torch.nn.functional.softplus(-_differences(scores, tau, mask, logistic))
+    scores, relevance, mask = beside("ranknet_loss", "scores", "relevance", scores, relevance, mask)
+    cost = torch.nn.functional.softplus(-differences(scores, tau, mask, logistic))
     count = _weights("ranknet_loss", weights, scores, mask)
     return reduced(_mean_over_decided(cost, relevance, mask, count), reduction)
 
 
 # -- what they share -------------------------------------------------------------------------------
-
-
-def _lists(
-    loss: str, first: str, second: str, x: Tensor, other: Tensor, mask: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Values with gradient, what goes with each of them, and which are there."""
-    x = _checks.scores(f"{loss}({first})", x)
-    other = _checks.per_item(f"{loss}({second})", other, x.shape).detach()
-    return x, other, _checks.mask(mask, x)
 
 
 def _weights(loss: str, weights: Tensor | None, x: Tensor, mask: Tensor | None) -> Tensor:
@@ -341,7 +332,7 @@ def _centred(ranks: Tensor, count: Tensor) -> Tensor:
     return torch.where(count > 0, ranks - mean, 0.0)
 
 
-def _differences(
+def differences(
     x: Tensor, tau: _checks.Tau, mask: Tensor | None, of_blur: Callable[[float], float]
 ) -> Tensor:
     """`(x_i - x_j) / tau` for all pairs, `(..., n, n)`; absent items stand at 0."""

@@ -13,9 +13,9 @@ from .. import _options
 from .._blur import laplace, logistic
 from . import _checks
 from .arrays import working
-from .losses import reduced
+from .losses import beside, reduced
 from .metrics import discounts, gains, ideal_dcg
-from .ranking_losses import _differences, _lists
+from .ranking_losses import differences
 from .relaxations.ordering import Ordered
 from .softness import temperature
 
@@ -57,7 +57,7 @@ def listnet_loss(
 
     Reference: Cao et al. (2007). Time and memory: O(n).
     """
-    scores, relevance, mask = _lists("listnet_loss", "scores", "relevance", scores, relevance, mask)
+    scores, relevance, mask = beside("listnet_loss", "scores", "relevance", scores, relevance, mask)
     tau = temperature(_checks.positive_tau(tau, scores), scores, mask, of_blur=laplace)
     present = torch.ones_like(scores, dtype=torch.bool) if mask is None else mask
     dtype = working(scores.dtype)
@@ -114,10 +114,10 @@ def lambda_loss(
     Reference: Burges et al. (2006) for the weights; Wang et al. (2018) for the loss that they
     belong to. Time and memory: O(n^2).
     """
-    scores, relevance, mask = _lists("lambda_loss", "scores", "relevance", scores, relevance, mask)
+    scores, relevance, mask = beside("lambda_loss", "scores", "relevance", scores, relevance, mask)
     n, dtype = scores.shape[-1], working(scores.dtype)
     k = _options.cutoff(k, n)
-    cost = torch.nn.functional.softplus(-_differences(scores, tau, mask, logistic)) / _LOG2
+    cost = torch.nn.functional.softplus(-differences(scores, tau, mask, logistic)) / _LOG2
     with torch.no_grad():
         worth = gains(relevance, mask, dtype)
         ideal = ideal_dcg(worth, k)[..., None, None]
@@ -174,7 +174,7 @@ def smooth_ap_loss(
 
     Reference: Brown et al. (2020). Time and memory: O(n^2).
     """
-    scores, relevance, mask = _lists(
+    scores, relevance, mask = beside(
         "smooth_ap_loss", "scores", "relevance", scores, relevance, mask
     )
     above, relevant = _above(scores, relevance, tau, mask)
@@ -228,7 +228,7 @@ def recall_at_k_loss(
 
     Reference: Patel et al. (2022). Time and memory: O(n^2).
     """
-    scores, relevance, mask = _lists(
+    scores, relevance, mask = beside(
         "recall_at_k_loss", "scores", "relevance", scores, relevance, mask
     )
     ends = torch.tensor(_options.cutoffs(k), dtype=working(scores.dtype), device=scores.device)
@@ -252,7 +252,7 @@ def _above(
     present = torch.ones_like(scores, dtype=torch.bool) if mask is None else mask
     n = scores.shape[-1]
     other = ~torch.eye(n, dtype=torch.bool, device=scores.device) & present.unsqueeze(-2)
-    above = torch.sigmoid(-_differences(scores, tau, mask, logistic))
+    above = torch.sigmoid(-differences(scores, tau, mask, logistic))
     return torch.where(other, above, 0.0), (relevance > 0) & present
 
 

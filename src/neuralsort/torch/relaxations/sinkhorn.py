@@ -8,6 +8,7 @@ $$\log P_{ij} = L_{ij} + f_i + g_j,$$
 so only those are kept for the backward pass: 2 n numbers per iteration in place of n^2.
 """
 
+from abc import abstractmethod
 from typing import Any, final
 
 import torch
@@ -248,8 +249,9 @@ def _beside_absent(logits: Tensor, mask: Tensor) -> Tensor:
 class _FromLogarithms(RelaxedPermutation):
     """What a matrix answers when its logarithms are known."""
 
+    @abstractmethod
     def _log_matrix(self) -> Tensor:
-        raise NotImplementedError
+        """Logarithms of the entries, `(..., rows, n)`."""
 
     def _matrix(self) -> Tensor:
         return self._log_matrix().exp()
