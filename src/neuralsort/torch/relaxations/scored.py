@@ -129,6 +129,7 @@ class ScorePermutation(RelaxedPermutation):
         return self._ordered.scores.device
 
     def _taken_apart(self) -> tuple[list[Tensor], Any]:
+        self._ordered.check_unchanged()
         scores, tau, mask = self._ordered.given
         parts = [x for x in (scores, tau, mask) if isinstance(x, Tensor)]
         number = None if isinstance(tau, Tensor) else tau
