@@ -236,7 +236,9 @@ def test_products_that_fit_on_both_sides_are_refused(written):
 
 
 @pytest.mark.parametrize(
-    "product", [lambda P: torch.matmul(TALL, P), lambda P: torch.matmul(P, WIDE)], ids=["x, P", "P, x"]
+    "product",
+    [lambda P: torch.matmul(TALL, P), lambda P: torch.matmul(P, WIDE)],
+    ids=["x, P", "P, x"],
 )
 def test_a_product_that_does_not_fit_is_refused_compiled_where_its_sides_are_told(product):
     with pytest.raises(Unsupported, match="P"):
