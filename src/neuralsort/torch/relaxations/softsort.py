@@ -106,6 +106,8 @@ class SoftSortKernel(LazyKernel):
         distance = straight_through(value, row[..., :rows] - column.gather(-1, place))
         room = pad(ordered.open_gaps.isinf()[..., :-1].cumsum(-1), (1, 0))
         beyond = room.gather(-1, place) != room[..., :rows]
+        # Before the square, whose slope there would be infinite, and 0 times infinity NaN.
+        distance = distance.masked_fill(beyond, 0.0)
         return self._fall(ordered, distance).masked_fill(beyond, torch.inf)
 
     def operator(
