@@ -45,6 +45,7 @@ def test_gradgradcheck(method, request_, form):
     assert gradgradcheck(lambda s, x, tau: ask(method.relax(s, tau=tau), x), inputs(2, 4))
 
 
+@pytest.mark.slow
 @each_method
 @pytest.mark.parametrize("tau", [0.05, 30.0])
 @pytest.mark.parametrize(
