@@ -15,7 +15,7 @@ from torch.export import Dim
 import neuralsort.torch as ns
 from neuralsort.torch import registry
 
-LARGEST = 10
+LARGEST = 8
 """The length up to which networks are exported."""
 
 

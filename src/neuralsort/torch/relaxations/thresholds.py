@@ -273,8 +273,8 @@ def _laplace_mass(y: Tensor, k: Tensor) -> Tensor:
     drawn in, and so is a wide gap between the two, so that exponentials stay numbers.
     """
     n = y.shape[-1]
-    reach = math.log(n) + 16
     y = y.to(longest(y.device))
+    reach = y.new_full((), n).log() + 16  # a tensor, so that one graph serves every n
     next_ = y.gather(-1, k.long().clamp(max=n - 1))
     y = torch.where(y < 0, y - (next_ + 32).clamp(max=0), y)
     y = torch.maximum(y, next_.clamp(min=-32) - reach).clamp(max=reach)
