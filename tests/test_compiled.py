@@ -159,6 +159,18 @@ def test_short_lists_of_many_shapes_take_few_graphs(name, dynamic):
     assert graphs_for(method, calls, dynamic=dynamic) <= MOST_GRAPHS
 
 
+def test_a_gate_takes_one_graph_for_many_lengths():
+    def gate(x: Tensor) -> Tensor:
+        return ns.soft_topk_mask(x, 3, tau=0.5)
+
+    counter = CompileCounterWithBackend("eager")
+    compiled = torch.compile(gate, backend=counter, fullgraph=True, dynamic=True)
+    for shape in ((3, 7), (4, 9), (5, 12)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(compiled(x), gate(x), rtol=1e-5, atol=1e-5)
+    assert counter.frame_count == 1
+
+
 @pytest.mark.parametrize("name", LAID_OUT)
 def test_networks_take_one_graph_for_lengths_up_to_a_power_of_two(name):
     method = registry.METHODS[name]
