@@ -100,7 +100,7 @@ SHAPES = (*SHAPES, (2, 100), (9, 13))
 """Twelve (batch, n), one of them a batch of one, which torch always compiles apart."""
 
 LAID_OUT = ("odd_even_network", "bitonic_network")
-"""Networks are laid out anew for every length."""
+"""Networks are laid out for the next power of two, or a largest length that is stated."""
 MOST_GRAPHS = 4
 
 
@@ -151,11 +151,33 @@ def test_short_lists_of_many_shapes_take_few_graphs(name, dynamic):
     assert graphs_for(method, calls, dynamic=dynamic) <= MOST_GRAPHS
 
 
+def test_a_gate_takes_one_graph_for_many_lengths():
+    def gate(x: Tensor) -> Tensor:
+        return ns.soft_topk_mask(x, 3, tau=0.5)
+
+    counter = CompileCounterWithBackend("eager")
+    compiled = torch.compile(gate, backend=counter, fullgraph=True, dynamic=True)
+    for shape in ((3, 7), (4, 9), (5, 12)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(compiled(x), gate(x), rtol=1e-5, atol=1e-5)
+    assert counter.frame_count == 1
+
+
 @pytest.mark.parametrize("name", LAID_OUT)
-def test_networks_take_one_graph_for_every_length(name):
+def test_networks_take_one_graph_for_lengths_up_to_a_power_of_two(name):
     method = registry.METHODS[name]
-    calls = [(lists_for(method, batch, 6), 1 - 0.1 * batch) for batch in (2, 3, 4, 5)]
-    assert graphs_for(method, calls) <= 2
+    shapes = ((2, 3), (3, 4), (4, 6), (5, 8), (2, 7))
+    calls = [(lists_for(method, *shape), 1 - 0.1 * i) for i, shape in enumerate(shapes)]
+    assert graphs_for(method, calls, dynamic=True) == 2
+
+
+@pytest.mark.parametrize("name", LAID_OUT)
+def test_networks_take_one_graph_up_to_a_length_that_is_stated(name):
+    method = registry.METHODS[name]
+    calls = [(lists_for(method, n, n), 1 - 0.1 * n) for n in (6, 3, 8, 5, 7)]
+    for lists, _ in calls:
+        torch._dynamo.mark_dynamic(lists, 1, min=3, max=8)
+    assert graphs_for(method, calls, dynamic=True) == 1
 
 
 @pytest.mark.parametrize("module", [ns.nn.NeuralSort(), ns.nn.SoftTopK(2)], ids=repr)
