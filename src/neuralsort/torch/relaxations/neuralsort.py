@@ -10,7 +10,7 @@ from ..permutation import RelaxedPermutation
 from ..softness import temperature
 from .engine.bands import REACH, Bands, Sums, outward
 from .engine.between import all_falls, fall_between
-from .engine.blocks import Block, LogitGradient
+from .engine.blocks import INVERSE_LOG_2, Block, LogitGradient, in_pieces
 from .engine.chebyshev import chebyshev, neuralsort_error
 from .engine.differentiate import BandOperator
 from .engine.tiles import SMALLEST, Tiles
@@ -144,6 +144,7 @@ class NeuralSortBands(Bands):
     ) -> None:
         self.ties = bool((gaps[:, :-1] == 0).any())
         self.col_channels = 3 if self.ties else 1
+        self._kept: dict[int, tuple[Tensor, Tensor]] = {}
         super().__init__(gaps, dtype, rows, tempered)
 
     def seen(self) -> Tensor:
@@ -177,22 +178,33 @@ class NeuralSortBands(Bands):
         # Chebyshev nodes, at most (1 - c) 2 m to what the slope makes up for, with c > 1e-4: in
         # float32 too the fall wins.
         narrow = gaps.masked_fill(gaps == HIDDEN, 0.0) if apart else gaps
-        slope = outward(narrow, centre).unsqueeze(1)  # (B, 1, W)
-        base = outward(narrow * ranks, centre).abs().neg().unsqueeze(1)
-        peak = base[..., own] + 2 * row * slope[..., own]  # (B, 1, S)
+        slope = outward(narrow, centre)  # (B, W)
+        base = outward(narrow * ranks, centre).abs_().neg_()
+        peak = torch.addcmul(base[:, own], 2 * row, slope[:, own]).unsqueeze(1)  # (B, 1, S)
+        slope, base = in_pieces(slope) * INVERSE_LOG_2, in_pieces(base) * INVERSE_LOG_2
         if size == SMALLEST:  # neighbouring rows may differ without bound: float64, from the peak
-            exponent = torch.addcmul(base - peak.mT, 2 * row.unsqueeze(-1), slope)
+            above = peak.unsqueeze(-1) * INVERSE_LOG_2
+            exponent = torch.addcmul(base - above, 2 * row.unsqueeze(-1), slope)
             if apart:
-                room = pad((gaps == HIDDEN)[:, :-1].cumsum(1), (1, 0)).unsqueeze(1)
-                exponent.masked_fill_(room[..., own].mT != room, -torch.inf)
-            return Block(exponent.to(self.dtype).exp_(), None, left)
+                room = pad((gaps == HIDDEN)[:, :-1].cumsum(1), (1, 0))
+                exponent.masked_fill_(room[:, None, own, None] != in_pieces(room), -torch.inf)
+            return Block(exponent.to(self.dtype).exp2_(), None, left)
         node, interpolate = row, None
         if size > self.nodes:
-            t, interpolate = chebyshev(row / row[-1], self.nodes)
-            node, interpolate = t * row[-1], interpolate.to(self.dtype)
+            node, interpolate = self._interpolation(row)
         node = (2 * node).unsqueeze(-1).to(self.dtype)
         exponent = torch.addcmul(base.to(self.dtype), node, slope.to(self.dtype))
-        return Block(exponent.exp_(), interpolate, left, peak.to(self.dtype))
+        return Block(exponent.exp2_(), interpolate, left, peak.to(self.dtype))
+
+    def _interpolation(self, row: Tensor) -> tuple[Tensor, Tensor]:
+        """Nodes among equally spaced rows, and the matrix from nodes to rows.
+
+        Blocks come by size, so the last one is all that is worth keeping.
+        """
+        if len(row) not in self._kept:
+            node, interpolate = chebyshev(row / row[-1], self.nodes)
+            self._kept = {len(row): (node * row[-1], interpolate.to(self.dtype))}
+        return self._kept[len(row)]
 
     def sums(self, block: Block, gradient: LogitGradient) -> tuple[list[Tensor], list[Tensor]]:
         total, moment = gradient.columns([torch.ones_like(block.row), block.row])

@@ -29,12 +29,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .blocks import Block, LogitGradient
+from .blocks import LONGEST_SUM, SMALLEST_PIECE, Block, LogitGradient
 from .chebyshev import fewest_nodes
 from .tiles import SMALLEST, Tiles
 
 # Entries of the largest temporary: few enough to stay in cache, enough to keep the cores busy.
-BUDGET = 1 << 20
+BUDGET = 1 << 21
 
 TOLERANCE = {torch.float32: 1e-7, torch.float64: 1e-14}
 """What is skipped, as a share of a row's mass."""
@@ -75,7 +75,10 @@ class Level:
                 if count <= allowed:
                     break
                 count = max(allowed, count // 2)
-            yield slice(begin, begin + count), lefts[begin + count - 1], widest
+            left = lefts[begin + count - 1]
+            if width > LONGEST_SUM:  # then it is cut into pieces, which should not be small
+                widest += -(left + widest + 1) % max(1, SMALLEST_PIECE // self.size)
+            yield slice(begin, begin + count), left, widest
             begin += count
 
     def window(self, block: Tensor, left: int, right: int) -> Tensor:

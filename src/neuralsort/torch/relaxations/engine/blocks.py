@@ -1,5 +1,6 @@
 """A batch of blocks of rows: their weights, products with them, and gradients to their logits."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -8,21 +9,27 @@ from torch.nn.functional import pad
 
 # Terms that are summed in float32: the sums of longer rows are added in float64.
 LONGEST_SUM = 512
+# Windows that are cut into pieces are made a multiple of this.
+SMALLEST_PIECE = 128
+# Weights are powers of 2: torch's `exp` takes ten times as long where its result is too small for
+# a float32, as it is at the ends of many windows, and `exp2` does not.
+INVERSE_LOG_2 = 1 / math.log(2)
 
 
 @dataclass
 class Block:
     """A batch of B blocks of S rows, each with a window of W columns, expanded about a centre."""
 
-    weights: Tensor  # (B, K, W) unnormalised, at K nodes
+    weights: Tensor  # (B, pieces, K, W / pieces) unnormalised, at K nodes
     interpolate: Tensor | None  # (S, K) or (B, S, K); None where nodes are rows
     left: int  # columns before the block's own
     peak: Tensor | None = None  # (B, 1, S) log-weight of each row's own item; None where it is 0
-    lever: Tensor | None = None  # (B, K, W) how far the column's score lies below the row's
+    lever: Tensor | None = None  # like weights: how far the column's score lies below the row's
 
     def __post_init__(self) -> None:
-        self.norm = self._to_rows(self.weights.sum(-1).unsqueeze(1))  # (B, 1, S)
-        width, size = self.weights.shape[-1], self.norm.shape[-1]
+        _, self.pieces, _, self.piece = self.weights.shape
+        self.norm = self._to_rows(_added(self.weights.sum(-1).unsqueeze(2)))  # (B, 1, S)
+        width, size = self.pieces * self.piece, self.norm.shape[-1]
         self.own = slice(self.left, self.left + size)  # the columns that are the block's rows
         self.centre = self.left + size // 2
         index = torch.arange(width, dtype=self.weights.dtype, device=self.weights.device)
@@ -35,17 +42,19 @@ class Block:
     def product(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
         """P x: (B, d, W) -> (B, d, S)."""
         weights = self.weights if weights is None else weights
-        return self._to_rows(_matmul(x, weights.mT)) / self.norm
+        x = x.unflatten(-1, (self.pieces, self.piece)).transpose(1, 2)  # (B, pieces, d, piece)
+        return self._to_rows(_added(x @ weights.mT)) / self.norm
 
     def mean(self, weights: Tensor) -> Tensor:
-        """The product of these weights, normalised like P, with ones: (B, K, W) -> (B, 1, S)."""
-        return self._to_rows(weights.sum(-1).unsqueeze(1)) / self.norm
+        """The product of these weights, normalised like P, with ones: (B, 1, S)."""
+        return self._to_rows(_added(weights.sum(-1).unsqueeze(2))) / self.norm
 
     def transposed(self, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """The block's share of P^T y: (B, d, S) -> (B, d, W)."""
         y = y / self.norm
         y = y if self.interpolate is None else _matmul(y, self.interpolate)
-        return y @ (self.weights if weights is None else weights)
+        shares = y.unsqueeze(1) @ (self.weights if weights is None else weights)
+        return shares.transpose(1, 2).flatten(2)
 
     def centred(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Values about a typical one of the block's own, so that no digits go to an offset; and it.
@@ -59,6 +68,20 @@ class Block:
         else:
             offset = own.mean(-1, keepdim=True)
         return x - offset, offset
+
+
+def in_pieces(columns: Tensor) -> Tensor:
+    """Windows (B, W) as `Block` keeps their weights: (B, pieces, 1, W / pieces)."""
+    width = columns.shape[1]
+    piece = width if width <= LONGEST_SUM else math.gcd(width, LONGEST_SUM)
+    return columns.reshape(len(columns), -1, 1, piece)
+
+
+def _added(pieces: Tensor) -> Tensor:
+    """Sums over pieces, added in float64: (B, pieces, d, K) -> (B, d, K)."""
+    if pieces.shape[1] == 1:
+        return pieces.squeeze(1)
+    return pieces.sum(1, dtype=torch.float64).to(pieces.dtype)
 
 
 def _matmul(a: Tensor, b: Tensor) -> Tensor:
@@ -123,7 +146,7 @@ class EntropyGradient:
 
     def __init__(self, block: Block, w: Tensor) -> None:
         self.block, self.w = block, w
-        self.payload = block.weights[:, :0]  # none
+        self.payload = w.new_empty(len(w), 0, len(block.position))  # none
         self.spread = torch.special.entr(block.weights)
         self.mean = block.mean(self.spread)
 
