@@ -62,7 +62,7 @@ bench: $(READY_BENCH)  ## Compare with other ways to sort softly
 	$(BIN)/python -m benchmarks.frameworks
 
 # GALLERY_ARGS="jigsaw" runs one of them.
-gallery: $(READY_GALLERY)  ## Run the notebooks of the gallery and write their pages (half an hour)
+gallery: $(READY_GALLERY)  ## Run the notebooks of the gallery and write their pages (a quarter of an hour)
 	$(BIN)/python -m examples.gallery $(GALLERY_ARGS)
 
 # The site reads the sources and imports nothing of them, so it has a small environment of its own.

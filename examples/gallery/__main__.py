@@ -4,7 +4,7 @@ A notebook is a Python file of this folder in Jupytext's percent format: text an
 Its page is `docs/gallery/<name>.md`, its figures are beside it in `figures/`. The last line that it
 prints says what was measured; it becomes the entry of the notebook in the list of all.
 
-    python -m examples.gallery                        # all of them, in about half an hour
+    python -m examples.gallery                        # all of them, in a quarter of an hour
     python -m examples.gallery trimmed_regression     # one
 """
 
