@@ -120,7 +120,7 @@ for name, (loss, head) in WAYS.items():
 # %% [markdown]
 # A network that knows nothing of sorting is far behind: it has to learn for every place anew what a number is. The relaxed sort and the likelihood need one score per image,
 # and are equally good here. Where the whole order is given, both are fair choices. The relaxed permutation is what you need where something passes through the sort: its values, a
-# quantile, the nearest neighbours.
+# quantile, the nearest neighbours. This is one run of each.
 
 # %%
 ours, plain = whole["NeuralSort"], whole["rows"]

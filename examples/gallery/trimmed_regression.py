@@ -130,7 +130,7 @@ plt.show()
 
 # %% [markdown]
 # Trimming is what matters. Soft weights that are constants do as well as hard ones, and change smoothly from step to step. Their
-# gradient is not needed here; with it the fit is a little worse. If points may drop in and out, `topk` is a good answer too.
+# gradient is not needed here; with it the fit is a little worse. (The temperature was chosen on some of these splits, so take small differences for none.) If points may drop in and out, `topk` is a good answer too.
 
 # %%
 ours, plain = mean["soft trim, constant"], mean["least squares"]
