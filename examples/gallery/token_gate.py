@@ -40,8 +40,7 @@ def sequences(count, half):
         ],
         -1,
     )
-    order = torch.rand(count, TOKENS).argsort(-1)
-    chosen = chosen.gather(-1, order)
+    chosen = chosen.gather(-1, torch.rand(count, TOKENS).argsort(-1))
     matters = labels[chosen] < 5
     return images[chosen], (labels[chosen] * matters).sum(-1), matters
 
