@@ -106,6 +106,32 @@ def test_a_crowd_at_the_most_harmful_distance(side, spent):
             assert abs(soft[i].item() - expected.item()) <= bound
 
 
+@pytest.mark.parametrize("nodes", [24, 32, 44])
+def test_interpolation_multiplies_roundings_by_no_more_than_32(nodes):
+    """Nodes may weigh up to exp(reach) times as much as the row they are interpolated for."""
+    node, matrix = chebyshev(POINTS, nodes)
+    heavier = (REACH / 2 * (node - POINTS.unsqueeze(-1))).exp()
+    assert (matrix.abs() * heavier).sum(-1).max() < 32
+
+
+@pytest.mark.parametrize("crowd", [2_688, 100_992])
+def test_a_crowd_that_ends_in_the_middle_of_a_block(crowd):
+    """The mass of a row changes from one end of the block to the other by exp(reach)."""
+    size = 256
+    assert crowd % size == size // 2
+    scores = torch.zeros(crowd + size // 2, dtype=torch.float64)
+    scores[:crowd] = REACH / 2 / size
+    many = (scores > 0).double()
+    open_gaps = torch.cat([-scores.diff(), torch.tensor([math.inf]).double()])
+    for dtype in TOLERANCE:
+        soft = ns.neuralsort(scores.to(dtype), tau=1.0) @ many.to(dtype)
+        for i in range(crowd - size // 2, len(scores), 17):
+            weights = all_falls(open_gaps, i, i + 1)[0].neg().exp()
+            expected = (weights * many).sum() / weights.sum()
+            bound = TOLERANCE[dtype] + 64 * torch.finfo(dtype).eps
+            assert abs(soft[i].item() - expected.item()) <= bound
+
+
 # -- sums that do not cancel -----------------------------------------------------------------------
 
 gap = st.one_of(
