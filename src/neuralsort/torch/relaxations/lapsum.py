@@ -17,7 +17,7 @@ from .. import _checks
 from ..arrays import matmul
 from ..gradients import straight_through
 from ..permutation import RelaxedPermutation
-from ..softness import temperature
+from ..softness import row_entropy, temperature
 from ..tracing import count_up_to
 from .engine.recurrence import recurrence
 from .ordering import WALL, Ordered
@@ -117,8 +117,7 @@ class Thresholds:
         line = straight_through(distance, -ordered.scaled().reshape(lists))
         self.item = ordered.shrink(line.view(*ordered.batch, self.n)).reshape(lists)  # (lists, n)
         self.gap = straight_through(gaps[:, :-1], self.item.diff(dim=-1))
-        walls = ordered.open_gaps.isinf().reshape(lists)
-        self.room = pad(walls[:, :-1].cumsum(-1), (1, 0))[:, : self.n]
+        self.room = ordered.room().reshape(lists)
         self._solve()
 
     def _solve(self) -> None:
@@ -205,8 +204,7 @@ class Thresholds:
         return pad(-self.log_weight(own[:, :rows]), (0, self.n - rows)).to(self.dtype).unsqueeze(0)
 
     def entropy(self) -> Tensor:
-        log = self.log_matrix()
-        entropy = -(log.exp() * log.masked_fill(log == -torch.inf, 0.0)).sum(-1)
+        entropy = row_entropy(self.log_matrix())
         return pad(entropy, (0, self.n - self.rows)).to(self.dtype).unsqueeze(0)
 
 
