@@ -133,19 +133,31 @@ def test_a_crowd_that_ends_in_the_middle_of_a_block(crowd):
             assert abs(soft[i].item() - expected.item()) <= bound
 
 
-def test_the_largest_rounding_that_is_known():
+def test_rows_beside_a_crowd_do_not_round_like_it():
     """A crowd at the reach, that weighs as much as the block at its far end."""
     size, crowd = 64, 64 * 4001
     scores = torch.zeros(crowd + size, dtype=torch.float64)
     scores[:crowd], scores[crowd : crowd + size // 2] = REACH / size, REACH / 2 / size
     many = (scores == scores[0]).double()
     open_gaps = torch.cat([-scores.diff(), torch.tensor([math.inf]).double()])
-    for dtype, bound in {torch.float32: 2e-4, torch.float64: 1e-12}.items():
+    for dtype, bound in {torch.float32: 1e-6, torch.float64: 1e-12}.items():
         soft = ns.neuralsort(scores.to(dtype), tau=1.0) @ many.to(dtype)
         for i in range(crowd, len(scores), 5):
             weights = all_falls(open_gaps, i, i + 1)[0].neg().exp()
             expected = (weights * many).sum() / weights.sum()
             assert abs(soft[i].item() - expected.item()) <= bound
+
+
+def test_rows_beside_a_crowd_do_not_round_like_it_in_softsort():
+    crowd, size, distance = 3_000_000, 256, 0.8
+    near = torch.linspace(3.0, 0.0, size)
+    scores = torch.cat([torch.full((crowd,), 3.0 + distance), near])
+    soft = ns.softsort(scores, tau=1.0, power=2) @ (scores == scores[0]).float()
+    own = near.double()
+    mass = torch.exp(-((own.unsqueeze(-1) - own) ** 2)).sum(-1)
+    share = crowd * torch.exp(-((own - scores[0].double()) ** 2))
+    # Squared distances of 16 round by 1e-6, for the whole crowd alike.
+    torch.testing.assert_close(soft[crowd:].double(), share / (share + mass), rtol=0.0, atol=4e-6)
 
 
 # -- sums that do not cancel -----------------------------------------------------------------------

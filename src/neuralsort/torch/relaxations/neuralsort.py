@@ -147,7 +147,7 @@ class NeuralSortBands(Bands):
     ) -> None:
         self.ties = bool((gaps[:, :-1] == 0).any())
         self.col_channels = 3 if self.ties else 1
-        self._kept: dict[int, tuple[Tensor, Tensor]] = {}
+        self._kept: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor]] = {}
         super().__init__(gaps, dtype, rows, tempered)
 
     def seen(self) -> Tensor:
@@ -169,7 +169,7 @@ class NeuralSortBands(Bands):
         inside = tiles.inner[level].view_as(near)
         return (size * inside <= REACH) & (size * near <= REACH / 2) & (size * around <= REACH)
 
-    def block(self, gaps: Tensor, size: int, left: int) -> Block:
+    def block(self, gaps: Tensor, size: int, left: int, dtype: torch.dtype) -> Block:
         centre = left + size // 2
         index = torch.arange(gaps.shape[1], dtype=gaps.dtype, device=gaps.device)
         ranks = 2 * (index - centre + 1).abs()
@@ -191,23 +191,25 @@ class NeuralSortBands(Bands):
             if apart:
                 room = pad((gaps == HIDDEN)[:, :-1].cumsum(1), (1, 0))
                 exponent.masked_fill_(room[:, None, own, None] != in_pieces(room), -torch.inf)
-            return Block(exponent.to(self.dtype).exp2_(), None, left)
+            return Block(exponent.to(dtype).exp2_(), None, left)
         node, interpolate = row, None
         if size > self.nodes:
-            node, interpolate = self._interpolation(row)
-        node = (2 * node).unsqueeze(-1).to(self.dtype)
-        exponent = torch.addcmul(base.to(self.dtype), node, slope.to(self.dtype))
-        return Block(exponent.exp2_(), interpolate, left, peak.to(self.dtype))
+            node, interpolate = self._interpolation(row, dtype)
+        node = (2 * node).unsqueeze(-1).to(dtype)
+        exponent = torch.addcmul(base.to(dtype), node, slope.to(dtype))
+        return Block(exponent.exp2_(), interpolate, left, peak.to(dtype))
 
-    def _interpolation(self, row: Tensor) -> tuple[Tensor, Tensor]:
+    def _interpolation(self, row: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Nodes among equally spaced rows, and the matrix from nodes to rows.
 
-        Blocks come by size, so the last one is all that is worth keeping.
+        Blocks come by size, so those of one size are all that is worth keeping.
         """
-        if len(row) not in self._kept:
+        size = len(row)
+        if (size, dtype) not in self._kept:
             node, interpolate = chebyshev(row / row[-1], self.nodes)
-            self._kept = {len(row): (node * row[-1], interpolate.to(self.dtype))}
-        return self._kept[len(row)]
+            of_size = {at: kept for at, kept in self._kept.items() if at[0] == size}
+            self._kept = of_size | {(size, dtype): (node * row[-1], interpolate.to(dtype))}
+        return self._kept[size, dtype]
 
     def sums(self, block: Block, gradient: LogitGradient) -> tuple[list[Tensor], list[Tensor]]:
         total, moment = gradient.columns([torch.ones_like(block.row), block.row])

@@ -270,7 +270,7 @@ class SoftSortBands(Bands):
     def fits(self, tiles: Tiles, level: int) -> Tensor:
         return tiles.inner[level] <= REACH / 2
 
-    def block(self, gaps: Tensor, size: int, left: int) -> Block:
+    def block(self, gaps: Tensor, size: int, left: int, dtype: torch.dtype) -> Block:
         slope = outward(gaps, left + size // 2).unsqueeze(1)  # (B, 1, W)
         row = slope[..., left : left + size]
         node, interpolate = row, None
@@ -278,8 +278,8 @@ class SoftSortBands(Bands):
             middle, half = (row[..., -1:] + row[..., :1]) / 2, (row[..., -1:] - row[..., :1]) / 2
             half = half.clamp(min=torch.finfo(half.dtype).tiny)
             t, interpolate = chebyshev(((row - middle) / half).squeeze(1), self.nodes)
-            node, interpolate = middle + half * t, interpolate.to(self.dtype)
-        lever = (in_pieces(slope.squeeze(1)) - node.mT.unsqueeze(1)).to(self.dtype)
+            node, interpolate = middle + half * t, interpolate.to(dtype)
+        lever = (in_pieces(slope.squeeze(1)) - node.mT.unsqueeze(1)).to(dtype)
         weights = lever.square().mul_(-INVERSE_LOG_2).exp2_()
         return Block(weights, interpolate, left, lever=lever)
 

@@ -186,7 +186,7 @@ class Bands(ABC):
         """The gaps as blocks are to see them, `(lists, n)`: those that nothing passes, harmless."""
 
     @abstractmethod
-    def block(self, gaps: Tensor, size: int, left: int) -> Block:
+    def block(self, gaps: Tensor, size: int, left: int, dtype: torch.dtype) -> Block:
         """Weights of a batch of blocks from the gaps seen in their windows, (B, W)."""
 
     # -- the sweep -----------------------------------------------------------------------------
@@ -230,12 +230,16 @@ class Bands(ABC):
             for batch, left, right in level.batches(per_column):
                 mine = level.block[batch]
                 window = level.window(mine, left, right)  # (B, tiles)
-                block = self.block(_windowed(gap_tiles, window).squeeze(1), size, left * size)
-                to_rows, to_cols = visit(block, row_tiles[mine], _windowed(col_tiles, window))
+                gaps = _windowed(gap_tiles, window).squeeze(1)
+                block = self.block(gaps, size, left * size, self.dtype)
+                if block.lopsided():
+                    block = self.block(gaps, size, left * size, gaps.dtype)
+                held = row_tiles[mine], _windowed(col_tiles, window)
+                to_rows, to_cols = visit(block, *(x.to(block.weights.dtype) for x in held))
                 if to_rows is not None:
-                    row_sums[mine] = to_rows
+                    row_sums[mine] = to_rows.to(self.dtype)
                 if to_cols is not None:
-                    share = to_cols.unflatten(-1, (-1, size)).transpose(1, 2)
+                    share = to_cols.to(self.dtype).unflatten(-1, (-1, size)).transpose(1, 2)
                     col_sums.index_add_(0, window.view(-1), share.flatten(0, 1))
             if rows_out:
                 row_result += level.by_list(row_sums, self.n)

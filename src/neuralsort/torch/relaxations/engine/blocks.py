@@ -14,6 +14,8 @@ SMALLEST_PIECE = 128
 # Weights are powers of 2: torch's `exp` takes ten times as long where its result is too small for
 # a float32, as it is at the ends of many windows, and `exp2` does not.
 INVERSE_LOG_2 = 1 / math.log(2)
+# How many times the mass of a row that of another of its block may be, for float32 to do.
+LOPSIDED = 16.0
 
 
 @dataclass
@@ -35,6 +37,13 @@ class Block:
         index = torch.arange(width, dtype=self.weights.dtype, device=self.weights.device)
         self.position = index + (0.5 - self.centre)  # (W,) ranks from the middle of the block
         self.row = self.position[self.own]  # (S,) the same for the rows
+
+    def lopsided(self) -> bool:
+        """Whether rounding at heavy nodes would show in light rows that are interpolated."""
+        if self.interpolate is None or self.weights.dtype is torch.float64:
+            return False
+        heavy, light = self.norm.amax(-1), self.norm.amin(-1)
+        return not bool((heavy < LOPSIDED * light).all())
 
     def _to_rows(self, nodes: Tensor) -> Tensor:
         return nodes if self.interpolate is None else nodes @ self.interpolate.mT
