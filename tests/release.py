@@ -140,10 +140,13 @@ def attempt(wheel: Path, trial: Trial, python: str, versions: tuple[str, ...]) -
 
 
 def pythons() -> list[str]:
-    """The Pythons that are found, this one first."""
+    """The Pythons that are found and answer, this one first."""
     names = (f"python3.{minor}" for minor in (10, 11, 12, 13, 14))
     here = f"python3.{sys.version_info.minor}"
-    return [sys.executable, *(found for n in names if n != here and (found := shutil.which(n)))]
+    others = [found for name in names if name != here and (found := shutil.which(name))]
+    # A version manager may have a command for a Python that is not switched on.
+    answer = [path for path in others if run(path, "-c", "", quiet=True).returncode == 0]
+    return [sys.executable, *answer]
 
 
 def main() -> int:
