@@ -51,7 +51,8 @@ def soft_topk_mask(
         x: Scores, any shape.
         k: How many: a number, or an integer tensor with one per list, which broadcasts to the shape
             of `x` without `dim`.
-        tau: Temperature, as in `relax`. A tensor broadcasts with the list dimension last.
+        tau: Temperature, as in `relax`: with the default one in units of what is sorted; smaller is
+            harder. A tensor broadcasts with the list dimension last.
         dim: The dimension that holds the lists.
         largest: Choose the largest; else the smallest.
         mask: Boolean, the shape of `x`, True where the item exists. Absent items have weight 0; of
