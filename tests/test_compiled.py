@@ -235,6 +235,24 @@ def test_products_that_fit_on_both_sides_are_refused(written):
         torch.compile(product, backend="eager", fullgraph=True)()
 
 
+@pytest.mark.parametrize(
+    "product",
+    [lambda P: torch.matmul(TALL, P), lambda P: torch.matmul(P, WIDE)],
+    ids=["x, P", "P, x"],
+)
+def test_a_product_that_does_not_fit_is_refused_compiled_where_its_sides_are_told(product):
+    with pytest.raises(Unsupported, match="P"):
+        torch.compile(lambda: product(ns.neuralsort(SCORES)), backend="eager", fullgraph=True)()
+
+
+def test_a_product_that_fits_on_the_other_side_only_is_taken_there_compiled():
+    """What `docs/conventions.md` warns of: if this fails, torch tells the sides, and so may we."""
+    compiled = torch.compile(lambda: TALL @ ns.neuralsort(SCORES), backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(), ns.neuralsort(SCORES) @ TALL)
+    with pytest.raises(ValueError, match="x @ P"):
+        TALL @ ns.neuralsort(SCORES)  # pyright: ignore
+
+
 def test_other_operations_are_refused_compiled():
     def added() -> Tensor:
         return ns.neuralsort(SCORES) + SQUARE  # pyright: ignore[reportOperatorIssue]

@@ -43,6 +43,26 @@ CASES = {
         TypeError,
         r"torch\.Tensor.*got ndarray.*torch\.as_tensor",
     ),
+    "an array as payload": (
+        lambda: P() @ np.ones((5, 2)),
+        TypeError,
+        r"P @ x.*floating.point tensor, got ndarray.*torch\.as_tensor",
+    ),
+    "a list of values": (
+        lambda: P().sort([1.0, 2.0]),
+        TypeError,
+        r"P\.sort\(x\).*floating.point tensor, got list.*torch\.as_tensor",
+    ),
+    "an array as matrix": (
+        lambda: ns.RelaxedPermutation.from_dense(np.eye(3)),
+        TypeError,
+        r"from_dense.*floating.point tensor, got ndarray.*torch\.as_tensor",
+    ),
+    "a list as mask": (
+        lambda: ns.neuralsort(S, mask=[True] * 5),
+        TypeError,
+        r"mask.*boolean tensor.*got list.*torch\.as_tensor\(mask\)\.bool",
+    ),
     "sparse scores": (
         lambda: ns.neuralsort(S.to_sparse()),
         TypeError,

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import neuralsort.torch as ns
-from tests.methods import in_form, methods
+from tests.methods import every_form, in_form, methods
 from tests.requests import PLAIN, REQUESTS, each_request
 
 each_method = pytest.mark.parametrize("method", methods())
@@ -157,6 +157,21 @@ def test_straight_through_differentiates_products_with_vectors_as_the_relaxed_on
         actual = torch.autograd.grad(through, (s, tau), upstream, retain_graph=True)
         for one, other in zip(actual, expected, strict=True):
             torch.testing.assert_close(one, other)
+
+
+@every_form()
+def test_log_prob_of_items_that_take_no_part_leaves_the_other_gradients_finite(method, form):
+    """A weight of exactly 0 beside others: absent items, and infinitely high or low ones."""
+    s = torch.tensor([[0.3, 1.0, torch.inf, -0.7, -torch.inf, 0.2, -1.5]], dtype=torch.float64)
+    tau = torch.full((1, 1), 0.5, dtype=torch.float64, requires_grad=True)
+    mask = torch.tensor([[True, False, True, True, True, True, True]])
+    s.requires_grad_()
+    value = method.relax(s, tau=tau, mask=mask).log_prob(torch.arange(7).unsqueeze(0))
+    some = value.isfinite()
+    assert some.any()
+    assert not some.all()
+    for gradient in torch.autograd.grad(value[some].sum(), (s, tau)):
+        assert gradient.isfinite().all()
 
 
 def test_log_prob_of_a_vanishing_weight_has_a_finite_gradient():

@@ -1,11 +1,15 @@
 """Lines of results: their schema, how they are kept, and what they say of a run."""
 
+import errno
 import json
+import random
 import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import replace
+import warnings
+from contextlib import suppress
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -102,7 +106,38 @@ def test_all_published_lines_are_lines():
         assert line.sizes
 
 
+def test_one_flipped_bit_of_a_line_is_refused_or_harmless(tmp_path):
+    path, generator = tmp_path / "sort.jsonl", random.Random(0)
+    record.append(path, LINE)
+    whole = path.read_bytes()
+    for _ in range(1000):
+        damaged = bytearray(whole)
+        damaged[generator.randrange(len(whole))] ^= 1 << generator.randrange(8)
+        path.write_bytes(damaged)
+        with warnings.catch_warnings(record=True), suppress(record.RecordError):
+            assert record.read(tmp_path, {"sort", "median"}) in ([LINE], [])
+
+
+def test_a_line_that_was_edited_says_so_and_one_without_a_digest_is_of_before(tmp_path):
+    path = tmp_path / "sort.jsonl"
+    path.write_text(LINE.to_json().replace("0.5", "0.9") + "\n")
+    with pytest.raises(record.RecordError, match=r"line 1 was changed.*its digest says.*run again"):
+        record.read(tmp_path)
+    path.write_text(json.dumps(asdict(LINE)) + "\n")
+    record.append(path, LINE)  # is there already
+    assert record.read(tmp_path) == [LINE]
+
+
 # -- how they are kept -----------------------------------------------------------------------------
+
+
+def test_a_full_disk_is_told_with_the_name_of_the_file(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(record.os, "fsync", full)
+    with pytest.raises(OSError, match=r"Could not write: No space.*sort\.jsonl"):
+        record.append(tmp_path / "sort.jsonl", LINE)
 
 
 def test_a_line_that_was_cut_off_is_healed_with_a_warning(tmp_path):

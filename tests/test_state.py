@@ -39,9 +39,43 @@ def test_scores_changed_in_place_are_refused(method, form, asked_before):
     if asked_before:
         P.sort(scores)
     scores.mul_(-1)
-    for ask in (lambda: P.sort(scores), lambda: P.permutation(), lambda: P.to_dense()):
+    assert_refused(P)
+
+
+def assert_refused(P):
+    everything = {
+        "sort": lambda: P.sort(torch.randn(6)),
+        "permutation": P.permutation,
+        "rank": P.rank,
+        "matrix": P.to_dense,
+        "memberships": lambda: P.memberships(2),
+        "transpose": lambda: P.mT @ torch.randn(6),
+        "copy": P.detach,
+        "cast": lambda: P.to(torch.float64),
+    }
+    for ask in everything.values():
         with pytest.raises(RuntimeError, match="changed in place.*Make it again"):
             ask()
+
+
+@every_form()
+@pytest.mark.parametrize("changed", ["scores", "mask"])
+def test_beside_a_mask_both_are_refused_when_they_changed(method, form, changed):
+    scores, mask = torch.randn(6), torch.arange(6) < 4
+    P = method.relax(scores, tau=0.5, mask=mask)
+    P.sort(scores)
+    (scores if changed == "scores" else mask)[0] = 0
+    assert_refused(P)
+
+
+def test_a_matrix_that_changed_is_hardened_anew():
+    matrix = torch.eye(3)
+    P = ns.RelaxedPermutation.from_dense(matrix)
+    assert P.permutation().tolist() == [0, 1, 2]
+    first = P.top(2)
+    matrix.copy_(torch.eye(3)[[1, 0, 2]])
+    assert P.permutation().tolist() == [1, 0, 2]
+    assert first.permutation().tolist() == [1, 0]
 
 
 @every_form()
@@ -50,4 +84,6 @@ def test_a_temperature_changed_in_place_is_that_of_before(method, form):
     P = method.relax(scores, tau=tau)
     tau.mul_(4)
     before = torch.tensor(0.5, dtype=torch.float64)
-    assert torch.equal(P.to_dense(), method.relax(scores, tau=before).to_dense())
+    expected = method.relax(scores, tau=before).to_dense()
+    for Q in (P, P.detach(), P[...], P.to(torch.float64).to(torch.float32)):
+        assert torch.equal(Q.to_dense(), expected)

@@ -1,10 +1,12 @@
 """One JSON line per finished run: what was done, on what, and what came out.
 
 `Line` is the schema. Lines are read and written here and nowhere else, those of earlier versions
-too.
+too. Each carries a digest of all it says, so that one that changed is refused; those of earlier
+versions have none.
 """
 
 import dataclasses
+import hashlib
 import json
 import os
 import warnings
@@ -110,7 +112,8 @@ class Line:
 
     def to_json(self) -> str:
         """The line as it is kept."""
-        return json.dumps(dataclasses.asdict(self), allow_nan=False)
+        facts = dataclasses.asdict(self)
+        return json.dumps(facts | {"digest": _digest(facts)}, allow_nan=False)
 
     @classmethod
     def from_facts(cls, facts: Any) -> "Line":
@@ -122,6 +125,8 @@ class Line:
         if not isinstance(facts, dict) or not isinstance(facts.get("study"), str):
             raise ValueError("does not name its study, so it is no line of results")
         facts = dict(facts)
+        changed = _changed(facts)
+        facts.pop("digest", None)
         if "sizes" not in facts:
             facts["sizes"] = {name: facts.pop(name) for name in SIZES if name in facts}
         if "chosen" in facts:  # of rankings: the setting that was tested
@@ -155,12 +160,25 @@ class Line:
             except TypeCheckError as error:
                 came = json.dumps(facts[name])[:60]
                 raise ValueError(f"has a wrong `{name}`, {came}: {error}") from None
+        if changed:
+            raise ValueError("was changed after it was written: it is not what its digest says")
         return cls(**facts)
+
+
+def _digest(facts: dict[str, Any]) -> str:
+    """Of everything that a line says, however it is written down."""
+    said = {name: value for name, value in facts.items() if name != "digest"}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _changed(facts: dict[str, Any]) -> bool:
+    return "digest" in facts and facts["digest"] != _digest(facts)
 
 
 def append(path: Path, line: Line) -> None:
     """Adds a line to a file of results, unless it is there already; one process at a time."""
     text = line.to_json()
+    earlier = json.dumps(dataclasses.asdict(line))  # as it was written without a digest
     with files.turn_at(path):
         whole, torn = _pieces(path)
         if torn:
@@ -168,9 +186,9 @@ def append(path: Path, line: Line) -> None:
             warnings.warn(f"{_where(path, whole)} was cut off, and is removed.", RecordWarning, 2)
             with path.open("r+b") as file:
                 file.truncate(path.stat().st_size - len(torn))
-        if text in whole:
+        if text in whole or earlier in whole:
             return
-        with path.open("a+b") as file:
+        with path.open("a+b") as file, files.naming(path):
             file.seek(max(0, file.tell() - 1))
             start = b"" if file.read(1) in (b"", b"\n") else b"\n"
             file.write(start + text.encode() + b"\n")
@@ -212,7 +230,7 @@ def read_file(path: Path, studies: Collection[str] | None = None) -> list[Line]:
             ) from None
         if studies is not None and isinstance(facts, dict) and "study" in facts:
             study = facts["study"]
-            if isinstance(study, str) and study not in studies:
+            if isinstance(study, str) and study not in studies and not _changed(facts):
                 continue
         try:
             lines.append(Line.from_facts(facts))

@@ -24,22 +24,29 @@ def replace(path: Path, content: bytes) -> None:
         OSError: If there is no room, or no permission; it names the file, and leaves no draft.
     """
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    with naming(path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with draft.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(draft, path)
+        except BaseException:
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Names the file in errors: what writes into an open one does not know its name."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with draft.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-    except BaseException as error:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno is not None:
-            # What writes into an open file does not know its name.
-            raise type(error)(
-                error.errno, f"Could not write: {error.strerror}", str(path)
-            ) from None
-        raise
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise type(error)(error.errno, f"Could not write: {error.strerror}", str(path)) from None
 
 
 def remove_drafts(folder: Path) -> None:

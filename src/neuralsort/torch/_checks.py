@@ -105,7 +105,7 @@ def mask(value: Tensor | None, scores: Tensor) -> Tensor | None:
         came = value.dtype if isinstance(value, Tensor) else type(value).__name__
         raise TypeError(
             f"`mask` expects a boolean tensor, True where the item exists, got {came}. "
-            "Convert it with mask.bool()."
+            "Convert it with torch.as_tensor(mask).bool()."
         )
     try:
         return value.expand(scores.shape)
@@ -209,6 +209,19 @@ def quantile(value: float | Tensor, like: Tensor) -> Tensor:
     return q
 
 
+def _floating(what: str, value: Any) -> None:
+    if not isinstance(value, Tensor):
+        raise TypeError(
+            f"`{what}` expects a floating-point tensor, got {type(value).__name__}. "
+            "Wrap the values with torch.as_tensor(...)."
+        )
+    if not value.is_floating_point():
+        raise TypeError(
+            f"`{what}` expects a floating-point tensor, got {value.dtype}. "
+            "Convert it with .float()."
+        )
+
+
 def payload(value: Tensor, n: int, what: str) -> Tensor:
     """Floating-point operand of a product with P."""
     if not isinstance(value, Tensor) and hasattr(value, "to_dense"):
@@ -216,11 +229,7 @@ def payload(value: Tensor, n: int, what: str) -> Tensor:
             f"`{what}` expects a tensor, got {value!r}. Of two operators only relaxed permutations "
             "multiply, as P @ Q; for others write one of the matrices with to_dense()."
         )
-    if not isinstance(value, Tensor) or not value.is_floating_point():
-        came = value.dtype if isinstance(value, Tensor) else type(value).__name__
-        raise TypeError(
-            f"`{what}` expects a floating-point tensor, got {came}. Convert it with .float()."
-        )
+    _floating(what, value)
     where = -1 if value.dim() == 1 else -2
     if value.dim() == 0 or value.shape[where] != n:
         raise ValueError(
@@ -324,11 +333,7 @@ def left_operand(value: Tensor, shape: torch.Size, what: str) -> Tensor:
 
 def list_values(value: Tensor, shape: torch.Size, what: str) -> Tensor:
     """One floating-point value per item, in lists of the right length."""
-    if not isinstance(value, Tensor) or not value.is_floating_point():
-        came = value.dtype if isinstance(value, Tensor) else type(value).__name__
-        raise TypeError(
-            f"`{what}` expects a floating-point tensor, got {came}. Convert it with .float()."
-        )
+    _floating(what, value)
     if value.dim() == 0 or value.shape[-1] != shape[-1]:
         raise ValueError(
             f"`{what}` expects lists of {shape[-1]} values, shape (..., {shape[-1]}), got "
@@ -362,11 +367,7 @@ def positions(name: str, value: Tensor, shape: torch.Size, everywhere: bool = Tr
 
 def matrix(value: Tensor) -> Tensor:
     """Square floating-point matrices."""
-    if not isinstance(value, Tensor) or not value.is_floating_point():
-        came = value.dtype if isinstance(value, Tensor) else type(value).__name__
-        raise TypeError(
-            f"`from_dense` expects a floating-point tensor, got {came}. Convert it with .float()."
-        )
+    _floating("from_dense", value)
     if value.dim() < 2 or value.shape[-1] != value.shape[-2]:
         raise ValueError(
             f"`from_dense` expects square matrices (..., n, n), got shape {tuple(value.shape)}. "

@@ -241,6 +241,7 @@ class DensePermutation(RelaxedPermutation):
     def __init__(self, matrix: Tensor, perm: Tensor | None = None) -> None:
         self._dense = matrix
         self._perm = perm
+        self._hardened = self._version()
 
     @property
     def shape(self) -> torch.Size:
@@ -276,12 +277,18 @@ class DensePermutation(RelaxedPermutation):
             perm = self.permutation()
         return DensePermutation(self._dense[..., :k, :], None if perm is None else perm[..., :k])
 
+    def _version(self) -> int:
+        """How often the matrix was changed in place, where that is counted."""
+        if torch.compiler.is_compiling() or self._dense.is_inference():
+            return 0
+        return self._dense._version
+
     def permutation(self) -> Tensor:
-        if self._perm is not None:
+        if self._perm is not None and self._hardened == self._version():
             return self._perm
         perm = harden(self._dense.detach())
         if not inferring():
-            self._perm = perm
+            self._perm, self._hardened = perm, self._version()
         return perm
 
 

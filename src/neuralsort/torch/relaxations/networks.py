@@ -373,6 +373,7 @@ class NetworkPermutation(ScorePermutation):
     def _product(self, x: Tensor) -> Tensor:
         if x.dim() == 1:
             return self._product(x.unsqueeze(-1)).squeeze(-1)
+        self._ordered.check_unchanged()
         network = self._kernel
         wires = network.apply(_take(x, network.item_of_wire, -2))
         return _take(wires, network.wire_of_row[..., : self._rows], -2)
@@ -380,6 +381,7 @@ class NetworkPermutation(ScorePermutation):
     def _transposed(self, y: Tensor) -> Tensor:
         if y.dim() == 1:
             return self._transposed(y.unsqueeze(-1)).squeeze(-1)
+        self._ordered.check_unchanged()
         network = self._kernel
         rows = pad(y, (0, 0, 0, self.shape[-1] - self._rows))
         wires = network.apply_back(_take(rows, network.row_of_wire, -2))

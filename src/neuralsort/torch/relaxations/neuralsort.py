@@ -10,7 +10,7 @@ from ..permutation import RelaxedPermutation
 from ..softness import temperature
 from .engine.bands import REACH, Bands, Sums, outward
 from .engine.between import all_falls, fall_between
-from .engine.blocks import Block, LogitGradient, in_pieces
+from .engine.blocks import INVERSE_LOG_2, Block, LogitGradient, in_pieces
 from .engine.chebyshev import chebyshev, neuralsort_error
 from .engine.differentiate import BandOperator
 from .engine.tiles import SMALLEST, Tiles
@@ -181,19 +181,20 @@ class NeuralSortBands(Bands):
         slope = outward(narrow, centre)  # (B, W)
         base = outward(narrow * ranks, centre).abs_().neg_()
         peak = torch.addcmul(base[:, own], 2 * row, slope[:, own]).unsqueeze(1)  # (B, 1, S)
-        slope, base = in_pieces(slope), in_pieces(base)
+        slope, base = in_pieces(slope) * INVERSE_LOG_2, in_pieces(base) * INVERSE_LOG_2
         if size == SMALLEST:  # neighbouring rows may differ without bound: float64, from the peak
-            exponent = torch.addcmul(base - peak.unsqueeze(-1), 2 * row.unsqueeze(-1), slope)
+            above = peak.unsqueeze(-1) * INVERSE_LOG_2
+            exponent = torch.addcmul(base - above, 2 * row.unsqueeze(-1), slope)
             if apart:
                 room = pad((gaps == HIDDEN)[:, :-1].cumsum(1), (1, 0))
                 exponent.masked_fill_(room[:, None, own, None] != in_pieces(room), -torch.inf)
-            return Block(exponent.to(self.dtype).exp_(), None, left)
+            return Block(exponent.to(self.dtype).exp2_(), None, left)
         node, interpolate = row, None
         if size > self.nodes:
             node, interpolate = self._interpolation(row)
         node = (2 * node).unsqueeze(-1).to(self.dtype)
         exponent = torch.addcmul(base.to(self.dtype), node, slope.to(self.dtype))
-        return Block(exponent.exp_(), interpolate, left, peak.to(self.dtype))
+        return Block(exponent.exp2_(), interpolate, left, peak.to(self.dtype))
 
     def _interpolation(self, row: Tensor) -> tuple[Tensor, Tensor]:
         """Nodes among equally spaced rows, and the matrix from nodes to rows.

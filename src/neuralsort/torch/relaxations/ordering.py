@@ -34,10 +34,11 @@ class Ordered:
     ) -> None:
         self.exact = longest(scores.device)
         self.power = power
-        self.given = scores, tau, mask
         self.hard: Tensor | None = None
+        if isinstance(tau, Tensor):  # a copy: it may be annealed in place
+            tau = tau.to(self.exact, copy=True)
+        self.given = scores, tau, mask
         if isinstance(tau, Tensor):
-            tau = tau.to(self.exact)
             self.hard = tau.detach() == 0
             tau = torch.where(self.hard, 1.0, tau)
         if mask is not None:
@@ -64,18 +65,20 @@ class Ordered:
         return isinstance(self.tau, Tensor)
 
     def _version(self) -> int:
-        """How often the scores were changed in place, where that is counted."""
-        if torch.compiler.is_compiling() or self.scores.is_inference():
+        """How often the scores and the mask were changed in place, where that is counted."""
+        if torch.compiler.is_compiling():
             return 0
-        return self.scores._version
+        scores, _, mask = self.given
+        given = (scores,) if mask is None else (scores, mask)
+        return sum(0 if x.is_inference() else x._version for x in given)
 
     def check_unchanged(self) -> None:
-        """Refuses scores that were changed in place since P was made."""
+        """Refuses scores, or a mask, that were changed in place since P was made."""
         if self._version() != self._made:
             raise RuntimeError(
-                "the scores of this relaxed permutation were changed in place after it was made, "
-                "so that its order and its values would disagree. Make it again, or give it a "
-                "copy: `neuralsort(scores.clone())`."
+                "the scores of this relaxed permutation, or its mask, were changed in place after "
+                "it was made, so that its order and its values would disagree. Make it again, or "
+                "give it a copy: `neuralsort(scores.clone())`."
             )
 
     @property

@@ -84,7 +84,7 @@ def relaxed(
     kernel: LazyKernel, scores: Tensor, tau: float | Tensor, mask: Tensor | None, power: float = 1.0
 ) -> RelaxedPermutation:
     """The relaxed permutation of checked scores, in the form that suits their length."""
-    long = scores.shape[-1] > LONGEST_DENSE
+    long = scores.shape[-1] > LONGEST_DENSE and not scores.is_meta  # whose matrix takes no memory
     if (long or kernel.needs_float64) and lacks_float64(scores.device):
         return on_host(relaxed, scores.device, kernel, scores, tau, mask, power)
     kind = LazyPermutation if long else ShortPermutation
@@ -129,6 +129,7 @@ class ScorePermutation(RelaxedPermutation):
         return self._ordered.scores.device
 
     def _taken_apart(self) -> tuple[list[Tensor], Any]:
+        self._ordered.check_unchanged()
         scores, tau, mask = self._ordered.given
         parts = [x for x in (scores, tau, mask) if isinstance(x, Tensor)]
         number = None if isinstance(tau, Tensor) else tau

@@ -13,7 +13,7 @@ from ..gradients import straight_through
 from ..permutation import RelaxedPermutation
 from ..softness import temperature
 from .engine.bands import REACH, Bands, Sums, outward
-from .engine.blocks import Block, LogitGradient, in_pieces
+from .engine.blocks import INVERSE_LOG_2, Block, LogitGradient, in_pieces
 from .engine.chebyshev import chebyshev, softsort_error
 from .engine.differentiate import BandOperator
 from .engine.recurrence import recurrence
@@ -106,6 +106,8 @@ class SoftSortKernel(LazyKernel):
         distance = straight_through(value, row[..., :rows] - column.gather(-1, place))
         room = pad(ordered.open_gaps.isinf()[..., :-1].cumsum(-1), (1, 0))
         beyond = room.gather(-1, place) != room[..., :rows]
+        # Before the square, whose slope there would be infinite, and 0 times infinity NaN.
+        distance = distance.masked_fill(beyond, 0.0)
         return self._fall(ordered, distance).masked_fill(beyond, torch.inf)
 
     def operator(
@@ -264,7 +266,8 @@ class SoftSortBands(Bands):
             t, interpolate = chebyshev(((row - middle) / half).squeeze(1), self.nodes)
             node, interpolate = middle + half * t, interpolate.to(self.dtype)
         lever = (in_pieces(slope.squeeze(1)) - node.mT.unsqueeze(1)).to(self.dtype)
-        return Block(lever.square().neg_().exp_(), interpolate, left, lever=lever)
+        weights = lever.square().mul_(-INVERSE_LOG_2).exp2_()
+        return Block(weights, interpolate, left, lever=lever)
 
     def sums(self, block: Block, gradient: LogitGradient) -> tuple[list[Tensor], list[Tensor]]:
         to_columns, to_rows = gradient.levered()

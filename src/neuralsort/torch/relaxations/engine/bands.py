@@ -34,7 +34,7 @@ from .chebyshev import fewest_nodes
 from .tiles import SMALLEST, Tiles
 
 # Entries of the largest temporary: few enough to stay in cache, enough to keep the cores busy.
-BUDGET = 1 << 20
+BUDGET = 1 << 21
 
 TOLERANCE = {torch.float32: 1e-7, torch.float64: 1e-14}
 """What is skipped, as a share of a row's mass."""

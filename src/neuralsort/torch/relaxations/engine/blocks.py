@@ -11,6 +11,9 @@ from torch.nn.functional import pad
 LONGEST_SUM = 512
 # Windows that are cut into pieces are made a multiple of this.
 SMALLEST_PIECE = 128
+# Weights are powers of 2: torch's `exp` takes ten times as long where its result is too small for
+# a float32, as it is at the ends of many windows, and `exp2` does not.
+INVERSE_LOG_2 = 1 / math.log(2)
 
 
 @dataclass
