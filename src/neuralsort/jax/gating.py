@@ -39,7 +39,7 @@ def soft_topk_mask(
     hard: bool = False,
     relax: Gate = lapsum,
 ) -> Array:
-    r"""Weights between 0 and 1 that choose k items: a gate that learns whom to let through.
+    r"""A soft mask of the k largest: weights between 0 and 1 that sum to k.
 
     $$w_j = F\Big(\frac{x_j - t}{\tau}\Big), \qquad \sum_j w_j = k$$
 
