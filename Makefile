@@ -21,7 +21,7 @@ OTHER_FRAMEWORKS := tests/test_jax_*.py tests/test_tf_*.py tests/test_parity*.py
 	src/neuralsort/jax/* src/neuralsort/tf/* docs/frameworks.md
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-quick test-torch soak lint format bench docs docs-serve dist check-files release-check clean
+.PHONY: help install quickstart test test-quick test-all test-torch soak lint format bench docs docs-serve dist check-files release-check clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,11 +33,18 @@ quickstart: $(READY)  ## Train on handwritten numbers in minutes: tables, and re
 	$(BIN)/neuralsort quickstart
 
 # One thread per worker: the lists in tests are short, and workers would fight over the cores.
+# Files stay together, for what their tests share; a worker that has nothing left takes from another.
+PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
 test: $(READY)  ## Run the tests, and the examples in docstrings and docs
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+	$(PYTEST) $(PYTEST_ARGS)
 
 test-quick: $(READY)  ## Run the laws in PyTorch, on few examples each
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m quick --hypothesis-profile=quick tests $(PYTEST_ARGS)
+	$(PYTEST) -m quick --hypothesis-profile=quick tests $(PYTEST_ARGS)
+
+# With an empty XLA_FLAGS, programs of JAX are optimised as they are for users.
+test-all: $(READY)  ## Run the tests, also in the long forms that `make test` has in small
+	XLA_FLAGS= $(PYTEST) -m "" $(PYTEST_ARGS)
 
 test-torch:  ## Run the tests of PyTorch alone; JAX and TensorFlow need not be there
 	$(MAKE) test EXTRAS=experiments PYTEST_ARGS="$(OTHER_FRAMEWORKS:%=--ignore-glob=%) $(PYTEST_ARGS)"

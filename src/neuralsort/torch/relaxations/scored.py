@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from .. import _checks
-from ..arrays import working
+from ..arrays import known_finite, working
 from ..permutation import DensePermutation, HardPermutation, RelaxedPermutation
 from ..pytrees import pytree
 from .on_host import lacks_float64, on_host
@@ -199,6 +199,9 @@ class ScorePermutation(RelaxedPermutation):
         x = _checks.list_values(x, self.shape, "P.sort(x)")
         out = torch.promote_types(self._dtype, x.dtype)
         x = x.to(working(out))
+        if known_finite(self._ordered.scores, x):
+            common = _nearest_to_zero(*x.detach().aminmax(dim=-1, keepdim=True))
+            return (self._product((x - common).unsqueeze(-1)).squeeze(-1) + common).to(out)
         apart = self._ordered.scores.isinf()
         alone = apart & ~x.isfinite()
         common = _common_offset(x.detach(), apart)
@@ -216,8 +219,13 @@ def _common_offset(x: Tensor, apart: Tensor) -> Tensor:
     """
     low = torch.where(apart, torch.inf, x).amin(-1, keepdim=True)
     high = torch.where(apart, -torch.inf, x).amax(-1, keepdim=True)
-    common = low.clamp(min=0) + high.clamp(max=0)
+    common = _nearest_to_zero(low, high)
     return torch.where(common.isfinite(), common, 0.0)
+
+
+def _nearest_to_zero(low: Tensor, high: Tensor) -> Tensor:
+    """The number between these two that is nearest to 0."""
+    return low.clamp(min=0) + high.clamp(max=0)
 
 
 @pytree
