@@ -223,6 +223,10 @@ class Ordered:
         """Distance of each position below the first, in units, without gradient: `(..., n)`."""
         return pad(self.gaps[..., :-1].cumsum(-1), (1, 0))[..., : self.n]
 
+    def room(self) -> Tensor:
+        """How many gaps that nothing passes come before each position, `(..., n)`."""
+        return pad(self.open_gaps.isinf()[..., :-1].cumsum(-1), (1, 0))[..., : self.n]
+
     def poison(self) -> Tensor:
         """NaN for lists that hold a NaN, else 0: `(..., 1)`."""
         return torch.where(self.open_gaps.isnan().any(-1, keepdim=True), torch.nan, 0.0)

@@ -49,6 +49,7 @@ class Kernel(ABC):
     unimodal: ClassVar[bool] = False  # whether the paper's definition holds whatever the scores
 
     needs_float64: ClassVar[bool] = False  # for short lists too; for long ones all do
+    longest_dense: ClassVar[int] = LONGEST_DENSE  # on a CPU, as fast as without the matrix
 
     def options(self) -> tuple[Any, ...]:
         """What it was made with, plain values."""
@@ -84,7 +85,9 @@ def relaxed(
     kernel: LazyKernel, scores: Tensor, tau: float | Tensor, mask: Tensor | None, power: float = 1.0
 ) -> RelaxedPermutation:
     """The relaxed permutation of checked scores, in the form that suits their length."""
-    long = scores.shape[-1] > LONGEST_DENSE and not scores.is_meta  # whose matrix takes no memory
+    eager = scores.device.type == "cpu" and not torch.compiler.is_compiling()
+    longest = kernel.longest_dense if eager else LONGEST_DENSE
+    long = scores.shape[-1] > longest and not scores.is_meta  # whose matrix takes no memory
     if (long or kernel.needs_float64) and lacks_float64(scores.device):
         return on_host(relaxed, scores.device, kernel, scores, tau, mask, power)
     kind = LazyPermutation if long else ShortPermutation

@@ -119,7 +119,7 @@ class SoftSortKernel(LazyKernel):
         value = torch.where(above == below, 0.0, above - below) / ordered.scale()
         row, column = _places(ordered, torch.zeros_like(scores))
         distance = straight_through(value, row[..., :rows] - column.gather(-1, place))
-        room = pad(ordered.open_gaps.isinf()[..., :-1].cumsum(-1), (1, 0))
+        room = ordered.room()
         beyond = room.gather(-1, place) != room[..., :rows]
         # Before the square, whose slope there would be infinite, and 0 times infinity NaN.
         distance = distance.masked_fill(beyond, 0.0)
@@ -135,8 +135,7 @@ class SoftSortKernel(LazyKernel):
 
 def _differences(ordered: Ordered, rows: int) -> Tensor:
     """Differences of scores in units, `(..., rows, n)`, each from the two scores themselves."""
-    values, rank = ordered.values.detach(), ordered.rank()
-    room = pad(ordered.open_gaps.isinf()[..., :-1].cumsum(-1), (1, 0))
+    values, rank, room = ordered.values.detach(), ordered.rank(), ordered.room()
     above, below = values[..., :rows].unsqueeze(-1), values.gather(-1, rank).unsqueeze(-2)
     apart = room[..., :rows].unsqueeze(-1) != room.gather(-1, rank).unsqueeze(-2)
     scale = ordered.scale()
