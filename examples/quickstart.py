@@ -1,4 +1,4 @@
-"""Sorting that learns, in four short acts: run it with `make quickstart`.
+"""Sorting that learns, in four short acts: `python examples/quickstart.py`.
 
 1. Sort, rank and permute a payload, with gradients.
 2. Learn a hidden order from lists that were only ever seen sorted.

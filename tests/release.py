@@ -89,12 +89,16 @@ class Trial:
     """Also in the other Pythons that are found."""
 
 
+PINNED_TORCH = re.findall(r"(?m)^torch==.*$", (ROOT / "constraints.txt").read_text())[0]
+OLD_NUMBERS = ("scipy==1.11.2", "numpy==1.26.0", "joblib==1.3.0")
+
 TRIALS = (
     Trial("", BARE, everywhere=True),
-    Trial("jax", JAX, ("jax==0.5.0", "jaxlib==0.5.0", "numpy<2"), everywhere=True),
+    Trial("jax", JAX, ("jax==0.5.0", "jaxlib==0.5.0", "numpy==1.26.0"), everywhere=True),
     # Only a build for CPUs: the usual one of Linux comes with gigabytes of CUDA.
-    Trial("torch", TORCH, ("torch==2.6.0+cpu", "numpy<2")),
-    Trial("neighbors", NEIGHBORS, ("torch==2.6.0+cpu", "numpy==1.26.4")),
+    Trial("torch", TORCH, ("torch==2.7.0+cpu", "scipy==1.11.2", "numpy==1.26.0")),
+    # With the torch that is pinned, so that it can be tried wherever the pinned one installs.
+    Trial("neighbors", NEIGHBORS, (PINNED_TORCH, "scikit-learn==1.6.0", *OLD_NUMBERS)),
     Trial("experiments", EXPERIMENTS),
     Trial("tf", TF, ("tensorflow==2.16.1", "keras==3.0.5")),
 )
@@ -136,10 +140,13 @@ def attempt(wheel: Path, trial: Trial, python: str, versions: tuple[str, ...]) -
 
 
 def pythons() -> list[str]:
-    """The Pythons that are found, this one first."""
+    """The Pythons that are found and answer, this one first."""
     names = (f"python3.{minor}" for minor in (10, 11, 12, 13, 14))
     here = f"python3.{sys.version_info.minor}"
-    return [sys.executable, *(found for n in names if n != here and (found := shutil.which(n)))]
+    others = [found for name in names if name != here and (found := shutil.which(name))]
+    # A version manager may have a command for a Python that is not switched on.
+    answer = [path for path in others if run(path, "-c", "", quiet=True).returncode == 0]
+    return [sys.executable, *answer]
 
 
 def main() -> int:
@@ -147,6 +154,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="*", help="extras to try; not given: all")
     only = parser.parse_args().only
+    needed = 0  # failures, and what must install and does not: the pinned versions on this Python
     with tempfile.TemporaryDirectory() as folder:
         wheel = build(Path(folder))
         results = []
@@ -157,12 +165,15 @@ def main() -> int:
             plans += [(sys.executable, trial.oldest)] if trial.oldest else []
             for python, versions in plans:
                 what = f"[{trial.extra}] {Path(python).name} {' '.join(versions) or 'as pinned'}"
-                results.append((what, attempt(wheel, trial, python, versions)))
-                print(*results[-1], sep=": ", flush=True)
-    failed = [what for what, result in results if result == "failed"]
-    pinned = [w for w, r in results if r.startswith("cannot") and w.endswith("as pinned")]
-    print(f"{len(results) - len(failed)} of {len(results)} without a failure.")
-    return bool(failed + [what for what in pinned if Path(sys.executable).name in what])
+                result = attempt(wheel, trial, python, versions)
+                must = python == sys.executable and not versions
+                needed += result == "failed" or (must and result != "works")
+                results.append(result)
+                print(what, result, sep=": ", flush=True)
+    works, failed = results.count("works"), results.count("failed")
+    left = len(results) - works - failed
+    print(f"{works} work, {failed} failed, {left} could not be installed here.")
+    return bool(needed)
 
 
 if __name__ == "__main__":

@@ -80,3 +80,18 @@ def test_the_command_line_is_that_of_its_help():
         pytest.skip("the page shows the help of another version of tyro")
     told = command_line.PAGE.read_text(encoding="utf-8") == command_line.page()
     assert told, "run `python -m tests.command_line`"
+
+
+SHAPE = re.compile(r"`\([^`]*\)`|\bshape\b")
+"""A shape such as `(..., n)`, or the word."""
+
+
+@pytest.mark.parametrize("file", ["torch/nn.py", "torch/metrics.py", "torch/estimators.py"])
+def test_what_is_looked_up_says_its_shapes(file):
+    """Somebody who finds a name by a search should not have to look for another one."""
+    public = set(public_names(SOURCE / file))
+    for node in ast.parse((SOURCE / file).read_text()).body:
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.name in public:
+            before, found, _ = (ast.get_docstring(node) or "").partition("Example:")
+            assert found, f"{node.name} has no example"
+            assert SHAPE.search(before), f"{node.name} does not say what shapes it takes"

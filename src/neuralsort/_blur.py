@@ -17,19 +17,20 @@ ITEMS = math.sqrt(2 * math.pi * math.e)
 
 @dataclass(frozen=True)
 class Blur:
-    r"""A temperature said in ranks: `tau=Blur(2.0)` blends about so many neighbouring ranks.
+    r"""A temperature given in ranks: with `tau=Blur(2.0)` about two neighbouring ranks blend.
 
-    For lists of equal gaps $g$ a row of `neuralsort` is then a Gaussian with a standard deviation
-    of `ranks`, at $\tau = 2 g\, \text{ranks}^2$, and $\sqrt{2 \pi e} \approx 4.1$ times as many
-    items share a place, effectively: that is the exponential of a row's entropy. Every other method
-    chooses its own temperature so that as many do. Wherever a `tau` is taken a `Blur` may stand,
-    and methods can be swapped at equal softness.
+    Give it in place of a number as `tau`; only `fast_soft_sort` and `fast_soft_rank` do not take
+    it. If all gaps between sorted scores are $g$, a row of `neuralsort` is a Gaussian with a
+    standard deviation of `ranks`, at $\tau = 2 g\, \text{ranks}^2$. About
+    $\sqrt{2 \pi e} \approx 4.1$ times `ranks` items then share a place (the exponential of the
+    row's entropy). Every other method chooses its own temperature so that as many items share a
+    place, so methods can be swapped at equal softness.
 
-    Each list gets a temperature of its own, from the mean gap in the middle half of its scores,
-    without gradient. It follows the scale of the scores: a sort that is blurred so does not harden
-    when scores grow. Where the middle half of a list is tied, its sort is hard. `sorting_network`,
-    `sinkhorn` and `gumbel_sinkhorn` have rows of no known shape: they look for the temperature by
-    trying a dozen, at the price of as many passes forward.
+    Each list gets its own temperature, from the mean gap in the middle half of its scores, without
+    gradient. It follows the scale of the scores: the sort does not harden when scores grow. Where
+    the middle half of a list is tied, its sort is hard. `sorting_network`, `sinkhorn` and
+    `gumbel_sinkhorn` look for their temperature by trying a dozen, which costs as many forward
+    passes.
 
     Args:
         ranks: How many, positive: the standard deviation of a row of `neuralsort`.

@@ -32,8 +32,8 @@ def neuralsort(
         scores: `(..., n)`. Values to sort, a tensor, a NumPy array or nested lists of floats;
             leading dimensions are batch.
         tau: Temperature: a number, a `Blur`, or a tensor that broadcasts against `scores` with a
-            last dimension of 1; it may have gradients. Smaller is harder; 0 is the hard
-            permutation.
+            last dimension of 1; it may have gradients. In units of the scores: smaller is harder, 0
+            is the hard permutation.
         mask: `(..., n)` boolean, True where the item exists. Absent items take no part; the last
             rows place them in index order.
 

@@ -34,7 +34,8 @@ def conformal_quantile(
     Args:
         scores: Nonconformity scores, any shape, with at least one along `dim`. Larger is stranger.
         alpha: Share of new scores that may lie above, between 0 and 1.
-        tau: Temperature, as in `relax`. A tensor broadcasts with the list dimension last.
+        tau: Temperature, as in `relax`: with the default one in units of what is sorted; smaller is
+            harder. A tensor broadcasts with the list dimension last.
         dim: The dimension that holds the lists.
         mask: Boolean, the shape of `scores`, True where the score exists. Absent ones do not count;
             a list of none but these gives NaN.

@@ -39,7 +39,7 @@ def soft_topk_mask(
     hard: bool = False,
     relax: Gate = lapsum,
 ) -> Tensor:
-    r"""Weights between 0 and 1 that choose k items: a gate that learns whom to let through.
+    r"""A soft mask of the k largest: weights between 0 and 1 that sum to k.
 
     $$w_j = F\Big(\frac{x_j - t}{\tau}\Big), \qquad \sum_j w_j = k$$
 
@@ -51,7 +51,8 @@ def soft_topk_mask(
         x: Scores, any shape.
         k: How many: a number, or an integer tensor with one per list, which broadcasts to the shape
             of `x` without `dim`.
-        tau: Temperature, as in `relax`. A tensor broadcasts with the list dimension last.
+        tau: Temperature, as in `relax`: with the default one in units of what is sorted; smaller is
+            harder. A tensor broadcasts with the list dimension last.
         dim: The dimension that holds the lists.
         largest: Choose the largest; else the smallest.
         mask: Boolean, the shape of `x`, True where the item exists. Absent items have weight 0; of

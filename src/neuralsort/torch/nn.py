@@ -79,6 +79,9 @@ class _Module(torch.nn.Module):
 class NeuralSort(_Module):
     """`neuralsort` as a module: scores `(..., n)` to a relaxed permutation, largest first.
 
+    Called as `module(scores, mask=None)`. As `tau` tends to 0 it becomes the hard permutation.
+    `tau` is in units of the scores; it may be a number, a `Blur`, a tensor, or a `Temperature`.
+
     Example:
         >>> NeuralSort(tau=0.1)(torch.tensor([1.0, 3.0, 2.0])).permutation()
         tensor([1, 2, 0])
@@ -93,6 +96,10 @@ class NeuralSort(_Module):
 
 class SoftTopK(_Module):
     """`soft_topk` as a module: the k largest values, and how much each item belongs to them.
+
+    Called as `module(x, mask=None)` with `x` of any shape. Gives `values`, of length k along
+    `dim`, and `weights`, of the shape of `x`, which sum to k; a single weight may exceed 1. As
+    `tau` tends to 0 it becomes `torch.topk`.
 
     Example:
         >>> SoftTopK(2, tau=0.01)(torch.tensor([30.0, 10.0, 20.0])).weights
@@ -115,7 +122,11 @@ class SoftTopK(_Module):
 
 
 class DifferentiableKNN(_Module):
-    """What the k nearest candidates of each query say, softly: `soft_neighbours` as a layer.
+    """The labels of the k nearest candidates of each query, softly.
+
+    Called as `layer(queries, candidates, labels, mask=None)` with `(q, d)`, `(n, d)` and `(n, c)`.
+    Gives `(q, k, c)`: for each query the labels of its k neighbours, nearest first. As `tau` tends
+    to 0 these are the labels of the k nearest in squared distance.
 
     Args:
         k: How many neighbours.
@@ -169,6 +180,11 @@ class DifferentiableKNN(_Module):
 class PermutationCrossEntropy(_Module):
     """`permutation_cross_entropy` as a module.
 
+    Called as `module(P, target, mask=None)` with `P` of shape `(..., n, n)` and `target` `(...,
+    n)`, the item that belongs at each position. Gives a scalar, or one number per list with
+    `reduction="none"`. It tends to 0 with the temperature where the order is right, and to
+    infinity where it is not.
+
     Example:
         >>> P = neuralsort(torch.tensor([1.0, 3.0, 2.0]), tau=0.1)
         >>> PermutationCrossEntropy()(P, torch.tensor([1, 2, 0])).round(decimals=3)
@@ -186,6 +202,10 @@ class PermutationCrossEntropy(_Module):
 
 class KNNLoss(_Module):
     """`knn_loss` as a module.
+
+    Called as `module(P, same_label, mask=None)` with `P` of shape `(..., n, n)`, nearest first,
+    and `same_label` `(..., n)`. Gives a scalar, or one number per list with `reduction="none"`,
+    between -1 and 0. It tends to minus the share of the k nearest that have the label.
 
     Example:
         >>> P = neuralsort(-torch.tensor([0.1, 5.0, 9.0]), tau=0.1)
@@ -205,6 +225,10 @@ class KNNLoss(_Module):
 class PlackettLuceNLL(_Module):
     """`plackett_luce_nll` as a module.
 
+    Called as `module(logits, ranking, mask=None)` with `logits` `(..., n)` and `ranking` `(...,
+    k)`, the items from the best down. Gives a scalar, or one number per list with
+    `reduction="none"`.
+
     Example:
         >>> PlackettLuceNLL()(torch.tensor([0.0, 1.0, 2.0]), torch.tensor([2, 1, 0]))
         tensor(0.7209)
@@ -219,6 +243,10 @@ class PlackettLuceNLL(_Module):
 
 class TopKCrossEntropy(_Module):
     """`topk_cross_entropy` as a module.
+
+    Called as `module(logits, labels, mask=None)` with `logits` `(..., n)` and `labels` `(...)`.
+    Gives a scalar, or one number per list with `reduction="none"`. Its hard counterpart is the
+    top-k accuracy.
 
     Example:
         >>> loss = TopKCrossEntropy({1: 0.5, 5: 0.5}, tau=1.0)
@@ -243,6 +271,10 @@ class TopKCrossEntropy(_Module):
 class NeuralNDCG(_Module):
     """`neural_ndcg` as a module.
 
+    Called as `module(scores, relevance, mask=None)`, both `(..., n)`. Gives a scalar, or one
+    number per list with `reduction="none"`. It tends to `1 - metrics.ndcg` as `tau`, which has
+    no default, tends to 0.
+
     Example:
         >>> NeuralNDCG(tau=0.01)(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 0, 0]))
         tensor(0.)
@@ -266,6 +298,10 @@ class NeuralNDCG(_Module):
 class ApproxNDCG(_Module):
     """`approx_ndcg` as a module.
 
+    Called as `module(scores, relevance, mask=None)`, both `(..., n)`. Gives a scalar, or one
+    number per list with `reduction="none"`. It tends to `1 - metrics.ndcg` as `tau`, which has
+    no default, tends to 0.
+
     Example:
         >>> ApproxNDCG(tau=0.01)(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 0, 0]))
         tensor(0.)
@@ -280,6 +316,10 @@ class ApproxNDCG(_Module):
 
 class SpearmanLoss(_Module):
     """`spearman_loss` as a module.
+
+    Called as `module(x, target, mask=None, weights=None)`, both `(..., n)`. Gives a scalar, or
+    one number per list with `reduction="none"`, between 0 and 2. It tends to `1 -
+    metrics.spearman` as `tau`, which has no default, tends to 0.
 
     Example:
         >>> SpearmanLoss(tau=0.01)(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 2, 3]))
@@ -310,6 +350,10 @@ class SpearmanLoss(_Module):
 class KendallLoss(_Module):
     """`kendall_loss` as a module.
 
+    Called as `module(x, target, mask=None, weights=None)`, both `(..., n)`. Gives a scalar, or
+    one number per list with `reduction="none"`, between 0 and 2. It tends to `1 -
+    metrics.kendall_tau`, for a target without ties, as `tau`, which has no default, tends to 0.
+
     Example:
         >>> KendallLoss(tau=0.01)(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 2, 3]))
         tensor(2.)
@@ -331,6 +375,10 @@ class KendallLoss(_Module):
 
 class RankNetLoss(_Module):
     """`ranknet_loss` as a module.
+
+    Called as `module(scores, relevance, mask=None, weights=None)`, both `(..., n)`. Gives a
+    scalar, or one number per list with `reduction="none"`. Its hard counterpart is the share of
+    pairs in the wrong order.
 
     Example:
         >>> RankNetLoss()(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0, 2, 1]))
@@ -354,6 +402,10 @@ class RankNetLoss(_Module):
 class ListNetLoss(_Module):
     """`listnet_loss` as a module.
 
+    Called as `module(scores, relevance, mask=None)`, both `(..., n)`. Gives a scalar, or one
+    number per list with `reduction="none"`. Its hard counterpart is whether the most relevant
+    item is first.
+
     Example:
         >>> ListNetLoss()(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0, 2, 1]))
         tensor(1.2529)
@@ -368,6 +420,10 @@ class ListNetLoss(_Module):
 
 class LambdaLoss(_Module):
     """`lambda_loss` as a module.
+
+    Called as `module(scores, relevance, mask=None)`, both `(..., n)`. Gives a scalar, or one
+    number per list with `reduction="none"`. Its hard counterpart is the weight of the pairs in
+    the wrong order.
 
     Example:
         >>> LambdaLoss(k=10)(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0, 2, 1]))
@@ -384,6 +440,10 @@ class LambdaLoss(_Module):
 class SmoothAPLoss(_Module):
     """`smooth_ap_loss` as a module.
 
+    Called as `module(scores, relevance, mask=None)`, both `(..., n)`. Gives a scalar, or one
+    number per list with `reduction="none"`. It tends to `1 - metrics.average_precision` as
+    `tau`, which has no default, tends to 0.
+
     Example:
         >>> SmoothAPLoss(tau=0.01)(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([0, 1, 1]))
         tensor(0.4167)
@@ -398,6 +458,10 @@ class SmoothAPLoss(_Module):
 
 class RecallAtKLoss(_Module):
     """`recall_at_k_loss` as a module.
+
+    Called as `module(scores, relevance, mask=None)`, both `(..., n)`. Gives a scalar, or one
+    number per list with `reduction="none"`. It tends to `1 - metrics.recall_at_k` as `tau`,
+    which has no default, and `rank_tau` tend to 0.
 
     Example:
         >>> loss = RecallAtKLoss(2, tau=0.01, rank_tau=0.01)

@@ -83,7 +83,8 @@ def soft_sort(
 
     Args:
         x: Values, any shape.
-        tau: Temperature, as in `relax`. A tensor broadcasts with the list dimension last.
+        tau: Temperature, as in `relax`: with the default one in units of what is sorted; smaller is
+            harder. A tensor broadcasts with the list dimension last.
         dim: The dimension that holds the lists.
         descending: Largest first.
         mask: Boolean, the shape of `x`, True where the item exists. Absent items come last, in
@@ -128,7 +129,8 @@ def soft_sort_by(
         values: The payload, shape `key.shape + payload`: key `(B, n)` sorts values `(B, n)` or
             `(B, n, d)`.
         key: What to sort by.
-        tau: Temperature, as in `relax`. A tensor broadcasts with the list dimension last.
+        tau: Temperature, as in `relax`: with the default one in units of what is sorted; smaller is
+            harder. A tensor broadcasts with the list dimension last.
         dim: The dimension of `key` that holds the lists.
         descending: Largest key first.
         mask: Boolean, the shape of `key`, True where the item exists. Absent items come last,
@@ -189,7 +191,8 @@ def soft_rank(
 
     Args:
         x: Values, any shape.
-        tau: Temperature, as in `relax`. A tensor broadcasts with the list dimension last.
+        tau: Temperature, as in `relax`: with the default one in units of what is sorted; smaller is
+            harder. A tensor broadcasts with the list dimension last.
         dim: The dimension that holds the lists.
         descending: Count from the largest.
         mask: Boolean, the shape of `x`, True where the item exists. Absent items have the last
@@ -234,7 +237,8 @@ def soft_topk(
     Args:
         x: Values, any shape.
         k: How many.
-        tau: Temperature, as in `relax`. A tensor broadcasts with the list dimension last.
+        tau: Temperature, as in `relax`: with the default one in units of what is sorted; smaller is
+            harder. A tensor broadcasts with the list dimension last.
         dim: The dimension that holds the lists.
         largest: The largest values, in descending order; else the smallest, in ascending order.
         mask: Boolean, the shape of `x`, True where the item exists. Absent items are taken
@@ -288,7 +292,8 @@ def soft_quantile(
         x: Values, any shape, with at least one item along `dim`.
         q: In [0, 1]: a number, or a 0-d or 1-d tensor. What cannot be read (on accelerators, in
             compiled code) gives NaN outside.
-        tau: Temperature, as in `relax`. A tensor broadcasts with the list dimension last.
+        tau: Temperature, as in `relax`: with the default one in units of what is sorted; smaller is
+            harder. A tensor broadcasts with the list dimension last.
         dim: The dimension that holds the lists.
         mask: Boolean, the shape of `x`, True where the item exists. Absent items do not count;
             a list of none but these gives NaN.
@@ -354,7 +359,8 @@ def soft_median(
 
     Args:
         x: Values, any shape, with at least one item along `dim`.
-        tau: Temperature, as in `relax`. A tensor broadcasts with the list dimension last.
+        tau: Temperature, as in `relax`: with the default one in units of what is sorted; smaller is
+            harder. A tensor broadcasts with the list dimension last.
         dim: The dimension that holds the lists.
         mask: Boolean, the shape of `x`, True where the item exists. Absent items do not count;
             a list of none but these gives NaN.
@@ -363,9 +369,15 @@ def soft_median(
     Returns:
         The shape of `x` without `dim`.
 
+    Raises:
+        TypeError: If `x` is not floating point, or `mask` not boolean.
+        ValueError: If `dim` is out of range, or lists are empty.
+
     Example:
         >>> soft_median(torch.tensor([5.0, 1.0, 3.0]), tau=0.01)
         tensor(3.)
+
+    Time and memory: those of `relax`; O(n log n) and O(n) for long lists.
     """
     return soft_quantile(x, 0.5, tau=tau, dim=dim, mask=mask, relax=relax)
 

@@ -16,7 +16,7 @@ from .pytrees import pytree
 
 
 class RelaxedPermutation(Matrixlike):
-    r"""A row-stochastic `(..., n, n)` that relaxes a permutation: row = position, column = item.
+    r"""A soft permutation matrix `(..., n, n)`: row = position, column = item, rows sum to 1.
 
     `P @ X` weighs the items `X` for every position, largest first; its hard counterpart is
     `X[permutation]`. The class is a lazy linear operator: relaxations of scores multiply without

@@ -31,7 +31,8 @@ def lapsum(
     Args:
         scores: `(..., n)`. Values to sort; leading dimensions are batch.
         tau: Temperature, a number or an array that broadcasts against `scores` with a last
-            dimension of 1; it may have gradients. Smaller is harder; 0 is the hard permutation.
+            dimension of 1; it may have gradients. In units of the scores: smaller is harder, 0 is
+            the hard permutation.
         mask: `(..., n)` boolean, True where the item exists. Absent items take no part; the last
             rows place them in index order.
 

@@ -85,8 +85,8 @@ def sorting_network(
     Args:
         scores: `(..., n)`. Values to sort; leading dimensions are batch, n is any number.
         tau: Temperature: a number, a `Blur`, or an array that broadcasts against `scores` with a
-            last dimension of 1; it may have gradients. Its inverse is known as steepness; 0 is the
-            hard permutation.
+            last dimension of 1; it may have gradients. In units of the scores; its inverse is known
+            as steepness; 0 is the hard permutation.
         kind: `"odd_even"`, n layers of neighbours, or `"bitonic"`, O(log^2 n) layers.
         swap: `"logistic"`, `"cauchy"`, `"reciprocal"`, `"optimal"` or `"error_free"`. With the
             middle three, no sorted value falls when a score rises; with the first it may.

@@ -36,8 +36,8 @@ def neuralsort(
     Args:
         scores: `(..., n)`. Values to sort; leading dimensions are batch.
         tau: Temperature: a number, a `Blur`, or an array that broadcasts against `scores` with a
-            last dimension of 1; it may have gradients. Smaller is harder; 0 is the hard
-            permutation.
+            last dimension of 1; it may have gradients. In units of the scores: smaller is harder, 0
+            is the hard permutation.
         mask: `(..., n)` boolean, True where the item exists. Absent items take no part; the last
             rows place them in index order.
         bandwidth: Ranks to either side beyond which rows of long lists are expected to hold no

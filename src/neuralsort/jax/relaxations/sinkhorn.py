@@ -50,7 +50,8 @@ def sinkhorn(
         logits: `(..., n, n)`. How much position `i`, a row, likes item `j`, a column; `-inf`
             forbids it.
         tau: Temperature: a number, a `Blur`, or a positive array with one temperature per matrix,
-            shape `(..., 1)`; it may have gradients. 0 is the hard assignment.
+            shape `(..., 1)`; it may have gradients. In units of the logits: smaller is harder, 0 is
+            the hard assignment.
         iterations: How often rows and columns are normalised, at most.
         tolerance: Stop once the logarithms of all column sums in the batch are this small; None
             for a fixed number of iterations.
@@ -150,8 +151,8 @@ def sinkhorn_sort(
     Args:
         scores: `(..., n)`. Values to sort; leading dimensions are batch.
         tau: Temperature: a number, a `Blur`, or an array that broadcasts against `scores` with a
-            last dimension of 1; it may have gradients. Smaller is harder; 0 is the hard
-            permutation.
+            last dimension of 1; it may have gradients. In units of the scores: smaller is harder, 0
+            is the hard permutation.
         iterations: How often rows and columns are normalised, at most.
         tolerance: Stop once the logarithms of all column sums in the batch are this small; None
             for a fixed number of iterations.
