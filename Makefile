@@ -7,12 +7,14 @@ WORKERS ?= 2
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 SOAK_ARGS ?=
+GALLERY_ARGS ?=
 RELEASE_ARGS ?=
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 READY := .venv/.ready-$(EXTRAS)
 READY_BENCH := .venv/.ready-bench
+READY_GALLERY := .venv/.ready-gallery
 DOCS := .venv-docs/bin
 READY_DOCS := .venv-docs/.ready
 RELEASE := .venv-release/bin
@@ -21,7 +23,7 @@ OTHER_FRAMEWORKS := tests/test_jax_*.py tests/test_tf_*.py tests/test_parity*.py
 	src/neuralsort/jax/* src/neuralsort/tf/* docs/frameworks.md
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-quick test-torch soak lint format bench docs docs-serve dist check-files release-check clean
+.PHONY: help install quickstart test test-quick test-all test-torch soak lint format bench gallery docs docs-serve dist check-files release-check clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,11 +35,18 @@ quickstart: $(READY)  ## Train on handwritten numbers in minutes: tables, and re
 	$(BIN)/neuralsort quickstart
 
 # One thread per worker: the lists in tests are short, and workers would fight over the cores.
+# Files stay together, for what their tests share; a worker that has nothing left takes from another.
+PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
 test: $(READY)  ## Run the tests, and the examples in docstrings and docs
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+	$(PYTEST) $(PYTEST_ARGS)
 
 test-quick: $(READY)  ## Run the laws in PyTorch, on few examples each
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m quick --hypothesis-profile=quick tests $(PYTEST_ARGS)
+	$(PYTEST) -m quick --hypothesis-profile=quick tests $(PYTEST_ARGS)
+
+# With an empty XLA_FLAGS, programs of JAX are optimised as they are for users.
+test-all: $(READY)  ## Run the tests, also in the long forms that `make test` has in small
+	XLA_FLAGS= $(PYTEST) -m "" $(PYTEST_ARGS)
 
 test-torch:  ## Run the tests of PyTorch alone; JAX and TensorFlow need not be there
 	$(MAKE) test EXTRAS=experiments PYTEST_ARGS="$(OTHER_FRAMEWORKS:%=--ignore-glob=%) $(PYTEST_ARGS)"
@@ -58,6 +67,10 @@ format: $(READY)  ## Rewrite the code in the house format
 bench: $(READY_BENCH)  ## Compare with other ways to sort softly
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 	$(BIN)/python -m benchmarks.frameworks
+
+# GALLERY_ARGS="jigsaw" runs one of them.
+gallery: $(READY_GALLERY)  ## Run the notebooks of the gallery and write their pages (a quarter of an hour)
+	$(BIN)/python -m examples.gallery $(GALLERY_ARGS)
 
 # The site reads the sources and imports nothing of them, so it has a small environment of its own.
 docs: $(READY_DOCS)  ## Build the site in site/; a broken link is an error
@@ -94,6 +107,10 @@ $(READY): pyproject.toml constraints.txt
 
 $(READY_BENCH): $(READY)
 	$(PIP) install --quiet --constraint constraints.txt --group bench
+	@touch $@
+
+$(READY_GALLERY): $(READY)
+	$(PIP) install --quiet --constraint constraints.txt --group gallery
 	@touch $@
 
 # The tools of the site and of releases, each in an environment of its own: .venv-docs, .venv-release.

@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from statistics import mean, stdev
 
-from benchmarks import frameworks, neighbors, softness
+from benchmarks import figures, frameworks, neighbors, softness
 from benchmarks.bars import BOTH, FORWARD, MILLION
 from benchmarks.record import Measurement
 from benchmarks.table import (
@@ -221,7 +221,8 @@ def pages() -> dict[Path, str]:
 
 
 def main() -> int:
-    """Writes the pages."""
+    """Writes the pages, and draws what they show."""
+    figures.growth(read(LINES), ROOT / "docs" / "benchmarks.png")
     for path, text in pages().items():
         path.write_text(text)
         print(path.relative_to(ROOT))

@@ -11,6 +11,7 @@ import json
 import pickle
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +85,12 @@ MODELS: dict[str, dict[str, Callable[[], Any]]] = {
 DATA = {"digits": load_digits, "breast cancer": load_breast_cancer}
 
 
-def measure(make: Callable[[], Any], data: str) -> dict[str, float]:
-    """Mean over five folds of accuracy, seconds and MiB."""
+def measure(make: Callable[[], Any], data: str, folds: int = 5) -> dict[str, float]:
+    """Mean over the first of five folds of accuracy, seconds and MiB."""
     X, y = DATA[data](return_X_y=True)
     rows = []
-    for train, test in StratifiedKFold(5, shuffle=True, random_state=0).split(X, y):
+    split = StratifiedKFold(5, shuffle=True, random_state=0).split(X, y)
+    for train, test in islice(split, folds):
         model = make()
         start = time.perf_counter()
         model.fit(X[train], y[train])

@@ -1,13 +1,18 @@
 """What every method can do in PyTorch: one row per method, one column per capability.
 
-A cell is True, or the reason why not. Each column has a test that runs all of its cells, also those
-that say no: a reason that is no longer true fails as well. `docs/devices.md` prints the table.
+A cell is True, a condition, or the reason why not. Each column has a test that runs all of its
+cells, also those that say no: a reason that is no longer true fails as well. `docs/devices.md`
+prints the table.
 """
 
 from collections.abc import Mapping
 
 from neuralsort.torch import registry
-from tests import exports
+
+
+class If(str):
+    """A condition, in words."""
+
 
 Cell = bool | str
 
@@ -29,31 +34,31 @@ def column(reasons: Mapping[str, str] | None = None) -> dict[str, Cell]:
     return {row: reasons.get(row, True) for row in ROWS}
 
 
-def _reasons(way: str) -> dict[str, str]:
-    """Why methods cannot be exported in a way, by row."""
-    return {name: of[way] for name, of in exports.REASONS.items() if way in of}
-
-
+LAID_OUT = If(
+    'a largest length is stated, as by `Dim("n", min=3, max=64)`: a network is laid out for it'
+)
+NETWORKS = ("odd_even_network", "bitonic_network")
 STEPS = "its steps depend on the values: sort lists of more than 512 items outside the program"
 
 BACKWARD = "no forward-mode rule; use reverse mode: `torch.func.vjp`, `jacrev`"
 NO_JVP = (
     "sinkhorn_sort",
-    "odd_even_network",
-    "bitonic_network",
+    *NETWORKS,
     "sinkhorn",
     "gumbel_sinkhorn",
     "neuralsort, long lists",
     "softsort_squared, long lists",
 )
 
+EXPORTED = dict.fromkeys(NETWORKS, LAID_OUT) | dict.fromkeys(LONG, STEPS)
+
 CAPABILITIES: dict[str, dict[str, Cell]] = {
     "eager": column(),
     # tests/test_compiled.py
     "compile": column(),
     # tests/test_exported.py
-    "export": column(_reasons("length") | dict.fromkeys(LONG, STEPS)),
-    "onnx": column(_reasons("length") | _reasons("onnx") | dict.fromkeys(LONG, STEPS)),
+    "export": column(EXPORTED),
+    "onnx": column(EXPORTED),
     # tests/test_capabilities.py
     "vmap": column(),
     "jvp": column(dict.fromkeys(NO_JVP, BACKWARD)),
@@ -85,6 +90,7 @@ WAITS: dict[str, tuple[str, ...]] = {
 
 WAITS_OF_FUNCTIONS: dict[str, tuple[str, ...]] = {
     "`recall_at_k_loss`, and the metrics of retrieval, for their k": ("from the host",),
+    "`pad_groups` and `unpad_groups`": ("item", "unique"),
     "`PlackettLuce.entropy`, `marginals` and `kl_divergence` of at most 8 items": (
         "from the host",
     ),
@@ -101,7 +107,7 @@ WAITS_OF_FUNCTIONS: dict[str, tuple[str, ...]] = {
 }
 """The same of functions. All others never make it wait."""
 
-ON_HOST = (*LONG, "lapsum", "odd_even_network", "bitonic_network") + tuple(
+ON_HOST = (*LONG, "lapsum", *NETWORKS) + tuple(
     name for name in SHORT if name.startswith("fast_soft")
 )
 """Rows that a device without float64 has computed on the host."""

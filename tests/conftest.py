@@ -3,9 +3,19 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 # The newest instruction sets round differently in oneDNN; must be set before torch is imported.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
+
+# XLA compiles thousands of programs here, each of which runs once. `make test-all` lets it optimise
+# them as it does for users; so do the tests of float32's digits and of memory, in any run.
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+)
+
+# Inductor compiles in processes of its own otherwise, each of which imports torch again.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 import pytest
 import torch
@@ -73,6 +83,12 @@ QUICK = {
     "test_relaxations.py",
 }
 """The laws in PyTorch, and what users meet first: the files of `make test-quick`."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Does not even read the other files in a quick run: some import all three frameworks."""
+    other = collection_path.suffix == ".py" and collection_path.name not in QUICK
+    return True if other and config.option.markexpr == "quick" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

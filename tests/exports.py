@@ -1,11 +1,11 @@
-"""What short lists can be exported as: every method, operator and module, and why some cannot.
+"""What short lists can be exported as: every method, operator and module.
 
 Each case is one function of tensors that asks all there is to ask, so that one export shows all.
 """
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,23 +15,8 @@ from torch.export import Dim
 import neuralsort.torch as ns
 from neuralsort.torch import registry
 
-WAYS = ("export", "strict", "length", "onnx")
-"""`torch.export`, the same with `strict=True`, with a dynamic length, and ONNX in onnxruntime."""
-
-LAID_OUT = "a network is laid out for its length: export one program per length"
-POOLED = "which items are pooled depends on data, and ONNX has no such operator"
-DRAWN = "it draws its noise itself: export `sinkhorn` of logits to which noise was added"
-
-REASONS: dict[str, dict[str, str]] = {
-    "odd_even_network": {"length": LAID_OUT},
-    "bitonic_network": {"length": LAID_OUT},
-    "fast_soft_sort": {"onnx": POOLED},
-    "fast_soft_sort_kl": {"onnx": POOLED},
-    "fast_soft_rank": {"onnx": POOLED},
-    "fast_soft_rank_kl": {"onnx": POOLED},
-    "gumbel_sinkhorn": {"onnx": DRAWN},
-}
-"""By case and way: why it does not work. What is not named here works, and a test shows it."""
+LARGEST = 8
+"""The length up to which networks are exported."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +27,8 @@ class Case:
     function: Callable[..., Any]
     make: Callable[[int, int], tuple[Tensor, ...]]
     shapes: tuple[str, ...]  # of the inputs: a letter per dimension, b and n are dynamic
-    random: bool = field(default=False)
-
-    def reason(self, way: str) -> str | None:
-        """Why it cannot be exported so; None if it can."""
-        return REASONS.get(self.name, {}).get(way)
+    random: bool = False
+    laid_out: bool = False  # for a largest length, which has to be stated
 
     def module(self) -> torch.nn.Module:
         case = self
@@ -63,9 +45,8 @@ class Case:
 
     def dynamic(self) -> tuple:
         """Which dimensions are dynamic."""
-        letters = {"b": Dim.DYNAMIC}
-        if self.reason("length") is None:
-            letters["n"] = Dim.DYNAMIC
+        n = Dim("n", min=3, max=LARGEST) if self.laid_out else Dim.DYNAMIC
+        letters = {"b": Dim.DYNAMIC, "n": n}
         return tuple({i: letters[c] for i, c in enumerate(s) if c in letters} for s in self.shapes)
 
 
@@ -109,7 +90,8 @@ def _methods() -> list[Case]:
             cases.append(Case(method.name, method.function, _lists, ("bn",)))
         elif method.takes == "scores":
             ask = functools.partial(_ask, method.function)
-            cases.append(Case(method.name, ask, _listed, ("bn", "bn")))
+            network = method.name.endswith("network")
+            cases.append(Case(method.name, ask, _listed, ("bn", "bn"), laid_out=network))
         else:
 
             def answer(logits: Tensor, function: Callable[..., Any] = method.function) -> tuple:

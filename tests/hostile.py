@@ -19,8 +19,11 @@ class Lists:
     mask: Tensor
     perm: Tensor
 
+    def of_rows(self, rows: list[int]) -> "Lists":
+        return Lists(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
+
     def alone(self) -> "Lists":
-        return Lists(*(getattr(self, name)[:1].clone() for name in self.__dataclass_fields__))
+        return self.of_rows([0])
 
 
 HOSTILE = ("NaN", "all NaN", "infinities", "huge", "payload", "hard", "padding")

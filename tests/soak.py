@@ -25,6 +25,7 @@ import neuralsort.torch as ns
 VALUE = {torch.float32: 2e-5, torch.float64: 1e-11}
 GRADIENT = {torch.float32: 1e-4, torch.float64: 1e-9}
 ROWS = 3  # looked at in every problem
+ENTRIES = 2 * 10**6  # the most that a column is summed from
 
 
 @dataclass
@@ -41,11 +42,11 @@ class Problem:
     story: str = ""
     faults: list[str] = field(default_factory=list)
 
-    def relaxed(self, scores: Tensor) -> ns.RelaxedPermutation:
+    def relaxed(self, scores: Tensor, tau: Tensor) -> ns.RelaxedPermutation:
         """The relaxed permutation of all lists at once."""
         if self.method == "neuralsort":
-            return ns.neuralsort(scores, tau=self.tau, mask=self.mask)
-        return ns.softsort(scores, tau=self.tau, power=self.power, mask=self.mask)
+            return ns.neuralsort(scores, tau=tau, mask=self.mask)
+        return ns.softsort(scores, tau=tau, power=self.power, mask=self.mask)
 
 
 # -- problems --------------------------------------------------------------------------------------
@@ -134,30 +135,60 @@ class Row:
         return float(-(self.weights[kept] * np.log(self.weights[kept])).sum())
 
 
-def expected_row(problem: Problem, of_list: int, position: int) -> Row:
-    """Row `position` of a list, from the gaps of its sorted items outward."""
+def sorted_gaps(problem: Problem, of_list: int) -> tuple[np.ndarray, np.ndarray]:
+    """The items of a list that take part, in order, and the gaps between them."""
     scores = problem.scores[of_list].double().numpy()
-    tau = float(problem.tau[of_list])
     present = np.arange(len(scores))
     if problem.mask is not None:
         present = present[problem.mask[of_list].numpy()]
     order = present[np.argsort(-scores[present], kind="stable")]
-    if tau == 0:
-        weights = np.zeros(len(order), np.longdouble)
-        weights[position] = 1
-        return Row(weights, np.where(weights > 0, 0, np.inf), order, position)
     sorted_scores = scores[order].astype(np.longdouble)
     above, below = sorted_scores[:-1], sorted_scores[1:]
     gaps = np.where(above == below, 0, above - np.where(above == below, 0, below))
+    return order, np.full_like(gaps, np.inf) if problem.tau[of_list] == 0 else gaps
+
+
+def expected_row(problem: Problem, of_list: int, position: int) -> Row:
+    """Row `position` of a list, from the gaps of its sorted items outward."""
+    order, gaps = sorted_gaps(problem, of_list)
+    fall = _falls(problem, of_list, gaps, position)
+    weights = np.exp(-fall)
+    return Row(weights / weights.sum(), fall, order, position)
+
+
+def _falls(problem: Problem, of_list: int, gaps: np.ndarray, position: int) -> np.ndarray:
+    """How far each item lies below the one that belongs to this row."""
     right, left = gaps[position:], gaps[:position][::-1]
+    tau = float(problem.tau[of_list]) or 1.0
     if problem.method == "neuralsort":
         odd = 2 * np.arange(len(gaps), dtype=np.longdouble) + 1
         right, left = (np.cumsum(x * odd[: len(x)]) / tau for x in (right, left))
     else:
         right, left = (np.cumsum(x) ** problem.power / tau for x in (right, left))
-    fall = np.concatenate([left[::-1], np.zeros(1, np.longdouble), right])
-    weights = np.exp(-fall)
-    return Row(weights / weights.sum(), fall, order, position)
+    return np.concatenate([left[::-1], np.zeros(1, np.longdouble), right])
+
+
+def expected_column(problem: Problem, of_list: int, position: int) -> np.ndarray | None:
+    """The weights that all rows of a list give to the item of this position.
+
+    None where rows that see it, and items that those see, are too many to be written one by one.
+    """
+    _, gaps = sorted_gaps(problem, of_list)
+    fall = _falls(problem, of_list, gaps, position)
+    if problem.method == "neuralsort":  # gaps count by their distance from the row, not the item
+        tau = float(problem.tau[of_list]) or 1.0
+        sides = []
+        for side in (gaps[:position][::-1], gaps[position:]):
+            distance = np.cumsum(side)
+            sides.append(np.cumsum(distance + np.concatenate([[0], distance])[:-1]) / tau)
+        fall = np.concatenate([sides[0][::-1], np.zeros(1, np.longdouble), sides[1]])
+    rows = np.flatnonzero(fall < 100)
+    if len(rows) * len(fall) > ENTRIES:
+        return None
+    column = np.zeros(len(fall), np.longdouble)
+    for i in rows:
+        column[i] = np.exp(-fall[i]) / np.exp(-_falls(problem, of_list, gaps, i)).sum()
+    return column
 
 
 def expected_gradient(problem: Problem, of_list: int, row: Row) -> np.ndarray:
@@ -187,6 +218,13 @@ def expected_gradient(problem: Problem, of_list: int, row: Row) -> np.ndarray:
     return np.where(np.isfinite(scores), gradient, 0).astype(float)
 
 
+def expected_tau_gradient(problem: Problem, of_list: int, row: Row) -> float:
+    """Of the value at this position, to the logarithm of the list's temperature."""
+    x = problem.payload[of_list].double().numpy()[row.items]
+    fall = np.where(row.weights > 0, row.fall, 0)  # logits shrink with the temperature
+    return float((row.weights * (x - (row.weights * x).sum()) * fall).sum())
+
+
 # -- looking ---------------------------------------------------------------------------------------
 
 
@@ -205,15 +243,21 @@ def check(problem: Problem) -> Problem:
     one = torch.zeros(lists, n, len(rows), dtype=dtype)
     perm = torch.arange(n).expand(lists, n).clone()
     places = {at: int(rng.integers(len(row.items))) for at, row in rows.items()}
-    for k, ((b, i), row) in enumerate(rows.items()):
-        one[b, i, k] = 1
+    for c, ((b, i), row) in enumerate(rows.items()):
+        one[b, i, c] = 1
         perm[b, i] = int(row.items[places[b, i]])
-    scores = problem.scores.clone().requires_grad_()
-    values = problem.relaxed(scores).sort(problem.payload)
-    (gradient,) = torch.autograd.grad(sum(values[at] for at in rows), scores)
+    inputs = problem.scores, problem.tau, problem.payload
+    scores, temperature, payload = (x.clone().requires_grad_() for x in inputs)
+    values = problem.relaxed(scores, temperature).sort(payload)
+    gradient, to_tau, to_payload = torch.autograd.grad(
+        sum(values[at] for at in rows), (scores, temperature, payload)
+    )
+    k = 1 + max(i for _, i in rows)
     with torch.no_grad():
-        P = problem.relaxed(problem.scores)
-        entropy, columns, log = P.entropy(), P.mT @ one, P.log_prob(perm)
+        P = problem.relaxed(problem.scores, problem.tau)
+        entropy, columns, log, rank = P.entropy(), P.mT @ one, P.log_prob(perm), P.rank()
+        top = P.top(k)
+        firsts, members = top.sort(problem.payload), top.mT @ one.new_ones(lists, k, 1)
 
     def compare(what: str, got, expected, bound: float) -> None:
         got, expected = np.asarray(got, float), np.asarray(expected, float)
@@ -222,18 +266,21 @@ def check(problem: Problem) -> Problem:
         if not error <= bound:
             problem.faults.append(f"{what} is off by {error:.2e} (bound {bound:.1e})")
 
-    to_scores = np.zeros((lists, n))
+    to_scores, weighed = np.zeros((lists, n)), np.zeros((lists, n))
+    heat = np.zeros((lists, 1))
     scale = np.zeros((lists, 1))
-    for k, (at, row) in enumerate(rows.items()):
+    for c, (at, row) in enumerate(rows.items()):
         where = "list {}, row {}: ".format(*at)
         b = at[0]
         x = problem.payload[b].double().numpy()[row.items]
         compare(where + "value", values[at].item(), (row.weights * x).sum(), VALUE[dtype])
+        compare(where + "top", firsts[at].item(), (row.weights * x).sum(), VALUE[dtype])
         bound = VALUE[dtype] * (1 + abs(row.entropy))
         compare(where + "entropy", entropy[at].item(), row.entropy, bound)
         whole = np.zeros(n)
         whole[row.items] = row.weights
-        compare(where + "transpose", columns[b, :, k].numpy(), whole, VALUE[dtype])
+        compare(where + "transpose", columns[b, :, c].numpy(), whole, VALUE[dtype])
+        weighed[b] += whole
         expected = float(np.log(row.weights[row.position]) - row.fall[places[at]])
         bound = VALUE[dtype] * max(1, min(abs(expected), 1e300))
         compare(where + "log_prob", log[at].item(), expected, bound)
@@ -242,12 +289,27 @@ def check(problem: Problem) -> Problem:
         to_scores[b, row.items] += added
         unit = 1 / tau if problem.power == 1 else tau**-0.5
         scale[b] = max(scale[b, 0], np.abs(added).max(), unit)
+        heat[b] += expected_tau_gradient(problem, b, row)
+        column = expected_column(problem, b, at[1])
+        if column is not None:
+            item, place = row.items[at[1]], np.arange(1, len(column) + 1)
+            mean = (column * place).sum() / column.sum()
+            spread = np.sqrt((column * (place - mean) ** 2).sum() / column.sum())
+            bound = VALUE[dtype] * (1 + float(spread)) + float(mean) * torch.finfo(dtype).eps
+            compare(where + "rank", rank[b, item].item(), mean, bound)
+            sum_of_rows = column[:k].sum()
+            bound = VALUE[dtype] * (1 + float(sum_of_rows))
+            compare(where + "membership", members[b, item, 0].item(), sum_of_rows, bound)
     off = gradient.double().numpy() - to_scores
     for b in np.flatnonzero(scale[:, 0]):
         compare(f"list {b}: gradient", off[b] / scale[b], np.zeros(n), GRADIENT[dtype])
+        got = float(to_tau[b]) * float(problem.tau[b])
+        compare(f"list {b}: gradient to tau", got, heat[b, 0], GRADIENT[dtype])
+    compare("gradient to the payload", to_payload.numpy(), weighed, ROWS * VALUE[dtype])
     other = off[scale[:, 0] == 0]
     if len(other):
         compare("gradient of other lists", other, np.zeros_like(other), 0.0)
+        compare("gradient of other temperatures", to_tau[scale == 0].numpy(), 0.0, 0.0)
     return problem
 
 

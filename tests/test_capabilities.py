@@ -24,6 +24,7 @@ from tests.capabilities import (
     STAND_INS,
     WAITS,
     WAITS_OF_FUNCTIONS,
+    If,
 )
 from tests.methods import in_form
 
@@ -121,13 +122,16 @@ def table() -> str:
             return f"stand-in{beside}" if column in STAND_INS else "yes"
         if cell not in reasons:
             reasons.append(cell)
-        return f"no ({reasons.index(cell) + 1})"
+        return f"{'yes' if isinstance(cell, If) else 'no'} ({reasons.index(cell) + 1})"
+
+    def said(reason: str) -> str:
+        return f"if {reason}" if isinstance(reason, If) else reason
 
     lines = ["| " + " | ".join(("method", *COLUMNS)) + " |", "|---" * (len(COLUMNS) + 1) + "|"]
     for row in ROWS:
         cells = (shown(column, row) for column in COLUMNS)
         lines.append("| " + " | ".join((row, *cells)) + " |")
-    return "\n".join([*lines, "", *(f"{i}. {reason}" for i, reason in enumerate(reasons, 1))])
+    return "\n".join([*lines, "", *(f"{i}. {said(reason)}" for i, reason in enumerate(reasons, 1))])
 
 
 def waits() -> str:

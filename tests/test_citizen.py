@@ -1,7 +1,6 @@
 """A good citizen of PyTorch: dtypes, transforms, compilation, autocast, and odd inputs."""
 
 import copy
-import shutil
 
 import pytest
 import torch
@@ -231,13 +230,6 @@ def test_operators_compile_into_one_graph():
 
     compiled = torch.compile(all_of_them, backend="aot_eager", fullgraph=True)
     assert_same_when_compiled(all_of_them, compiled)
-
-
-@pytest.mark.skipif(not shutil.which("g++"), reason="inductor needs a C++ compiler")
-def test_dense_form_compiles_with_inductor():
-    torch._dynamo.reset()
-    loss = loss_of(NEURALSORT, "matmul")
-    assert_same_when_compiled(loss, torch.compile(loss, fullgraph=True))
 
 
 @pytest.mark.parametrize(("method", "request_"), COMPILED)

@@ -1,8 +1,8 @@
 """Compiled against eager: values, gradients, and how many graphs it takes.
 
-One compiled function per method asks everything at once, with the scores as their own payload. The
-backend `aot_eager` runs the traced forward and backward graphs as they are, so that what is tested
-is what we hand to a compiler; `inductor` is the default one.
+One compiled function per method asks everything at once, with the scores as their own payload.
+`inductor` is the default backend, and needs a C++ compiler; `aot_eager` runs the traced forward and
+backward graphs as they are, so that what is tested is what we hand to a compiler.
 """
 
 import shutil
@@ -22,6 +22,7 @@ from tests.methods import METHODS
 from tests.requests import REQUESTS
 
 ASKED = ("matmul", "transpose", "rank", "log_prob", "entropy")
+COMPILER = shutil.which("g++")
 
 
 @pytest.fixture(autouse=True)
@@ -31,9 +32,7 @@ def fresh_compiler():
     torch._dynamo.reset()
 
 
-needs_compiler = pytest.mark.skipif(
-    shutil.which("g++") is None, reason="inductor needs a C++ compiler"
-)
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="inductor needs a C++ compiler")
 
 
 def value_and_gradients(function, *inputs: Tensor) -> list[Tensor]:
@@ -65,11 +64,6 @@ def everything_of(method):
     return everything
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
-def test_everything_is_the_same_compiled(method):
-    assert_same(everything_of(method), 1.5 * torch.randn(3, 9), torch.randn(3, 9))
-
-
 @pytest.fixture
 def two_threads():
     """Generated code differs with one thread: scatters are fused there."""
@@ -79,15 +73,13 @@ def two_threads():
     torch.set_num_threads(before)
 
 
-@needs_compiler
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
 @pytest.mark.usefixtures("two_threads")
-def test_everything_is_the_same_by_the_default_backend(method):
-    """Which mixes up rows where gradients of two layouts meet before a softmax."""
+def test_everything_is_the_same_compiled(method):
+    """By `inductor`, which mixes up rows where gradients of two layouts meet before a softmax."""
     n = 3 if "network" in method.name else 9  # every layer is code to compile
-    assert_same(
-        everything_of(method), 1.5 * torch.randn(3, n), torch.randn(3, n), backend="inductor"
-    )
+    inputs = 1.5 * torch.randn(3, n), torch.randn(3, n)
+    assert_same(everything_of(method), *inputs, backend="inductor" if COMPILER else "aot_eager")
 
 
 @needs_compiler
@@ -108,7 +100,7 @@ SHAPES = (*SHAPES, (2, 100), (9, 13))
 """Twelve (batch, n), one of them a batch of one, which torch always compiles apart."""
 
 LAID_OUT = ("odd_even_network", "bitonic_network")
-"""Networks are laid out anew for every length."""
+"""Networks are laid out for the next power of two, or a largest length that is stated."""
 MOST_GRAPHS = 4
 
 
@@ -159,11 +151,33 @@ def test_short_lists_of_many_shapes_take_few_graphs(name, dynamic):
     assert graphs_for(method, calls, dynamic=dynamic) <= MOST_GRAPHS
 
 
+def test_a_gate_takes_one_graph_for_many_lengths():
+    def gate(x: Tensor) -> Tensor:
+        return ns.soft_topk_mask(x, 3, tau=0.5)
+
+    counter = CompileCounterWithBackend("eager")
+    compiled = torch.compile(gate, backend=counter, fullgraph=True, dynamic=True)
+    for shape in ((3, 7), (4, 9), (5, 12)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(compiled(x), gate(x), rtol=1e-5, atol=1e-5)
+    assert counter.frame_count == 1
+
+
 @pytest.mark.parametrize("name", LAID_OUT)
-def test_networks_take_one_graph_for_every_length(name):
+def test_networks_take_one_graph_for_lengths_up_to_a_power_of_two(name):
     method = registry.METHODS[name]
-    calls = [(lists_for(method, batch, 6), 1 - 0.1 * batch) for batch in (2, 3, 4, 5)]
-    assert graphs_for(method, calls) <= 2
+    shapes = ((2, 3), (3, 4), (4, 6), (5, 8), (2, 7))
+    calls = [(lists_for(method, *shape), 1 - 0.1 * i) for i, shape in enumerate(shapes)]
+    assert graphs_for(method, calls, dynamic=True) == 2
+
+
+@pytest.mark.parametrize("name", LAID_OUT)
+def test_networks_take_one_graph_up_to_a_length_that_is_stated(name):
+    method = registry.METHODS[name]
+    calls = [(lists_for(method, n, n), 1 - 0.1 * n) for n in (6, 3, 8, 5, 7)]
+    for lists, _ in calls:
+        torch._dynamo.mark_dynamic(lists, 1, min=3, max=8)
+    assert graphs_for(method, calls, dynamic=True) == 1
 
 
 @pytest.mark.parametrize("module", [ns.nn.NeuralSort(), ns.nn.SoftTopK(2)], ids=repr)

@@ -6,10 +6,17 @@ import torch
 
 import neuralsort.torch as ns
 from neuralsort.torch import _checks
+from neuralsort.torch.registry import METHODS
 
 S = torch.randn(2, 5)
 M = torch.randn(2, 5, 5)
-RELAXATIONS = [ns.neuralsort, ns.softsort, ns.lapsum, ns.sinkhorn_sort, ns.sorting_network]
+RELAXATIONS = list(
+    dict.fromkeys(
+        getattr(method.function, "func", method.function)  # without its options
+        for method in METHODS.values()
+        if (method.takes, method.gives) == ("scores", "P")
+    )
+)
 
 
 def P(*shape: int) -> ns.RelaxedPermutation:

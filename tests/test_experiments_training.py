@@ -14,6 +14,7 @@ from torch import nn
 
 pytest.importorskip("lightning_fabric", reason="needs the extra `experiments`")
 
+from neuralsort.experiments import cli
 from neuralsort.experiments.data.randomness import generator_for, seed_for
 from neuralsort.experiments.studies.running import MODEL, finished
 from neuralsort.experiments.training import checkpoint
@@ -346,19 +347,25 @@ def test_tensorboard_logs_are_written_with_a_flag(tmp_path):
     assert list((tmp_path / "logs").glob("events.*"))
 
 
+def in_two_processes(options: list[str]) -> subprocess.CompletedProcess:
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "--"]
+    return subprocess.run(
+        [sys.executable, *launch, "neuralsort.experiments", *options],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        timeout=300,
+    )
+
+
 def test_two_processes_train_as_one_with_the_same_batch(tmp_path):
     """The paper's network has no batch norm, so that halves of a batch add up to the whole."""
     options = ["train", "sort", *TINY, "--steps", "3", "--recipe", "paper", "--tau", "1"]
     options += ["--precision", "64-true"]  # Adam makes steps of rounding errors in small gradients
-    command = ["neuralsort.experiments.cli", *options, "--results", str(tmp_path / "results")]
-    single = [sys.executable, "-m", *command, "--run", str(tmp_path / "one")]
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "--"]
-    double = [sys.executable, *launch, *command, "--run", str(tmp_path / "two")]
-    for one in (single, double):
-        done = subprocess.run(
-            one, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
-        )
-        assert done.returncode == 0, done.stderr
+    options += ["--results", str(tmp_path / "results"), "--run"]
+    assert cli.main([*options, str(tmp_path / "one")]) == 0
+    done = in_two_processes([*options, str(tmp_path / "two")])
+    assert done.returncode == 0, done.stderr
     a, b = (checkpoint.read(tmp_path / name / MODEL)[0] for name in ("one", "two"))
     assert a.keys() == b.keys()
     for name, tensor in a.items():
@@ -372,14 +379,7 @@ def test_two_processes_agree_on_checkpoints_and_on_when_to_stop(tmp_path):
     options = ["train", "sort", *TINY, "--steps", "40", "--patience", "1"]
     options += ["--checkpoint-seconds", "0.02", "--run", str(tmp_path / "run")]
     options += ["--results", str(tmp_path / "results")]
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "--"]
-    done = subprocess.run(
-        [sys.executable, *launch, "neuralsort.experiments.cli", *options],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        timeout=300,
-    )
+    done = in_two_processes(options)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("exact_match") == 1
 

@@ -37,6 +37,7 @@ def test_gradcheck(method, request_, form):
     assert gradcheck(lambda s, x, tau: ask(method.relax(s, tau=tau), x), inputs(2, 5))
 
 
+@pytest.mark.slow
 @each_method
 @pytest.mark.parametrize("request_", TWICE)
 def test_gradgradcheck(method, request_, form):
@@ -44,6 +45,7 @@ def test_gradgradcheck(method, request_, form):
     assert gradgradcheck(lambda s, x, tau: ask(method.relax(s, tau=tau), x), inputs(2, 4))
 
 
+@pytest.mark.slow
 @each_method
 @pytest.mark.parametrize("tau", [0.05, 30.0])
 @pytest.mark.parametrize(
@@ -76,6 +78,7 @@ def test_second_derivative_of_entropy_is_right_or_refused(method, form):
             raise
 
 
+@pytest.mark.slow
 @each_method
 def test_gradients_through_a_mask(method, form):
     mask = torch.tensor([[True, False, True, True, True], [True, True, True, False, False]])

@@ -154,46 +154,56 @@ def test_weights_too_small_to_divide_by_have_no_gradient(weight):
 
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
 def test_losses_of_half_precision_are_float32_and_do_not_overflow(dtype):
+    def cross_entropy(s):
+        return ns.permutation_cross_entropy(ns.neuralsort(s), jnp.arange(1000))
+
     scores = jnp.linspace(0, 100, 1000).astype(dtype)
-    value, to_scores = jax.value_and_grad(
-        lambda s: ns.permutation_cross_entropy(ns.neuralsort(s), jnp.arange(1000))
-    )(scores)
+    value, to_scores = jax.jit(jax.value_and_grad(cross_entropy))(scores)
     assert value.dtype == jnp.float32
     assert 3e4 < value < 1e6
     assert to_scores.dtype == dtype
-    short, other = jnp.array([1.0, 3.0, 2.0], dtype), jnp.array([0, 2, 1])
-    for loss in (
-        ns.knn_loss(ns.neuralsort(short), other > 0, k=2),
-        ns.topk_cross_entropy(short, jnp.array(1), k=2, tau=1.0),
-        ns.plackett_luce_nll(short, other),
-        ns.neural_ndcg(short, other, tau=1.0),
-        ns.approx_ndcg(short, other, tau=1.0),
-        ns.spearman_loss(short, other, tau=1.0),
-        ns.kendall_loss(short, other, tau=1.0),
-        ns.ranknet_loss(short, other),
-    ):
-        assert loss.dtype == jnp.float32
+
+    def losses(short, other):
+        return (
+            ns.knn_loss(ns.neuralsort(short), other > 0, k=2),
+            ns.topk_cross_entropy(short, jnp.array(1), k=2, tau=1.0),
+            ns.plackett_luce_nll(short, other),
+            ns.neural_ndcg(short, other, tau=1.0),
+            ns.approx_ndcg(short, other, tau=1.0),
+            ns.spearman_loss(short, other, tau=1.0),
+            ns.kendall_loss(short, other, tau=1.0),
+            ns.ranknet_loss(short, other),
+        )
+
+    shapes = jax.eval_shape(losses, jnp.array([1.0, 3.0, 2.0], dtype), jnp.array([0, 2, 1]))
+    assert {loss.dtype for loss in shapes} == {jnp.dtype("float32")}
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda s: ns.neuralsort(s).sort(s),
-        lambda s: ns.softsort(s, mask=s > 0).rank(),
-        lambda s: ns.sorting_network(s, kind="bitonic", mask=s > 0).sort(s),
-        lambda s: ns.sinkhorn_sort(s, iterations=3).sort(s),
-        lambda s: ns.soft_topk(s, 2).values,
-        lambda s: ns.soft_sort_by(s, s, mask=s > 0),
-        lambda s: ns.fast_soft_sort(s),
-        lambda s: ns.neuralsort(s).log_prob(jnp.arange(5)),
-        lambda s: ns.permutation_cross_entropy(ns.neuralsort(s), jnp.arange(5), reduction="none"),
-        lambda s: ns.plackett_luce_nll(s, jnp.arange(5), reduction="none"),
-    ],
-)
-def test_functions_are_exported_for_any_number_of_lists(function):
+def every_function(s):
+    """Sorts, ranks, networks, projections and losses, all in one program."""
+    order = jnp.arange(5)
+    return {
+        "neuralsort": ns.neuralsort(s).sort(s),
+        "softsort, masked": ns.softsort(s, mask=s > 0).rank(),
+        "network, masked": ns.sorting_network(s, kind="bitonic", mask=s > 0).sort(s),
+        "sinkhorn_sort": ns.sinkhorn_sort(s, iterations=3).sort(s),
+        "soft_topk": ns.soft_topk(s, 2).values,
+        "soft_sort_by, masked": ns.soft_sort_by(s, s, mask=s > 0),
+        "fast_soft_sort": ns.fast_soft_sort(s),
+        "log_prob": ns.neuralsort(s).log_prob(order),
+        "cross-entropy": ns.permutation_cross_entropy(ns.neuralsort(s), order, reduction="none"),
+        "nll": ns.plackett_luce_nll(s, order, reduction="none"),
+    }
+
+
+def test_functions_are_exported_for_any_number_of_lists():
     (batch,) = jax.export.symbolic_shape("batch")
     spec = jax.ShapeDtypeStruct((batch, 5), jnp.float32)
-    exported = jax.export.export(jax.jit(function))(spec)
+    exported = jax.export.export(jax.jit(every_function))(spec)
+    scores = jnp.asarray(np.random.default_rng(1).normal(size=(3, 5)), jnp.float32)
+    wanted = jax.jit(every_function)(scores)
     for lists in (1, 3):
-        scores = jnp.asarray(np.random.default_rng(lists).normal(size=(lists, 5)), jnp.float32)
-        np.testing.assert_allclose(exported.call(scores), function(scores), rtol=1e-5, atol=1e-6)
+        found = exported.call(scores[:lists])
+        for name, value in wanted.items():
+            close = {"rtol": 1e-5, "atol": 1e-6, "err_msg": name}
+            np.testing.assert_allclose(found[name], value[:lists], **close)

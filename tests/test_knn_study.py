@@ -521,6 +521,6 @@ def test_wrong_options_are_refused(capsys, options, message):
 
 @pytest.mark.slow
 def test_the_quick_form_learns(tmp_path):
-    config = KNNConfig(steps=200, run=tmp_path / "run", results=tmp_path)
+    config = KNNConfig(steps=80, run=tmp_path / "run", results=tmp_path)
     line = run(KNNStudy(), config)
     assert line.metrics["accuracy"] > 0.975

@@ -346,6 +346,7 @@ def test_knn_loss_averages_over_the_candidates_there_are():
 # -- derivatives -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @each_loss
 @pytest.mark.parametrize("masked", [False, True])
 def test_gradcheck(loss, masked, form):

@@ -106,6 +106,48 @@ def test_a_crowd_at_the_most_harmful_distance(side, spent):
             assert abs(soft[i].item() - expected.item()) <= bound
 
 
+@pytest.mark.parametrize("nodes", [24, 32, 44])
+@pytest.mark.parametrize(("a", "most"), [(REACH / 2, 32), (REACH, 5_000)])
+def test_interpolation_multiplies_roundings_by_no_more(nodes, a, most):
+    """Nodes may weigh up to exp(2 a) times as much as the row they are interpolated for."""
+    node, matrix = chebyshev(POINTS, nodes)
+    heavier = (a * (node - POINTS.unsqueeze(-1))).exp()
+    assert (matrix.abs() * heavier).sum(-1).max() < most
+
+
+@pytest.mark.parametrize("crowd", [2_688, 100_992])
+def test_a_crowd_that_ends_in_the_middle_of_a_block(crowd):
+    """The mass of a row changes from one end of the block to the other by exp(reach)."""
+    size = 256
+    assert crowd % size == size // 2
+    scores = torch.zeros(crowd + size // 2, dtype=torch.float64)
+    scores[:crowd] = REACH / 2 / size
+    many = (scores > 0).double()
+    open_gaps = torch.cat([-scores.diff(), torch.tensor([math.inf]).double()])
+    for dtype in TOLERANCE:
+        soft = ns.neuralsort(scores.to(dtype), tau=1.0) @ many.to(dtype)
+        for i in range(crowd - size // 2, len(scores), 17):
+            weights = all_falls(open_gaps, i, i + 1)[0].neg().exp()
+            expected = (weights * many).sum() / weights.sum()
+            bound = TOLERANCE[dtype] + 64 * torch.finfo(dtype).eps
+            assert abs(soft[i].item() - expected.item()) <= bound
+
+
+def test_the_largest_rounding_that_is_known():
+    """A crowd at the reach, that weighs as much as the block at its far end."""
+    size, crowd = 64, 64 * 4001
+    scores = torch.zeros(crowd + size, dtype=torch.float64)
+    scores[:crowd], scores[crowd : crowd + size // 2] = REACH / size, REACH / 2 / size
+    many = (scores == scores[0]).double()
+    open_gaps = torch.cat([-scores.diff(), torch.tensor([math.inf]).double()])
+    for dtype, bound in {torch.float32: 2e-4, torch.float64: 1e-12}.items():
+        soft = ns.neuralsort(scores.to(dtype), tau=1.0) @ many.to(dtype)
+        for i in range(crowd, len(scores), 5):
+            weights = all_falls(open_gaps, i, i + 1)[0].neg().exp()
+            expected = (weights * many).sum() / weights.sum()
+            assert abs(soft[i].item() - expected.item()) <= bound
+
+
 # -- sums that do not cancel -----------------------------------------------------------------------
 
 gap = st.one_of(

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from neuralsort._blur import laplace
 from tests.frameworks import jax, jnp, nj, nt, ntf, numpy_of, quick_jit, tf
 from tests.methods import every_method
 
@@ -56,12 +57,71 @@ def test_matrices_take_a_blur_in_jax(name):
     assert float(jnp.exp(P.entropy()).mean()) == pytest.approx(float(wanted), rel=0.02)
 
 
-@pytest.mark.parametrize("name", ["approx_ndcg", "kendall_loss", "ranknet_loss", "spearman_loss"])
+LOSSES = {
+    "approx_ndcg": {},
+    "kendall_loss": {},
+    "lambda_loss": {},
+    "listnet_loss": {},
+    "neural_ndcg": {},
+    "ranknet_loss": {},
+    "recall_at_k_loss": {"k": 3},
+    "smooth_ap_loss": {},
+    "spearman_loss": {},
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
 def test_losses_take_a_blur_in_jax(name):
     order = np.argsort(RNG.normal(size=(3, 8)), -1)
-    found = getattr(nj, name)(SCORES, order, tau=nj.Blur(1.0))
-    wanted = getattr(nt, name)(torch.tensor(SCORES), torch.tensor(order), tau=nt.Blur(1.0))
-    assert float(found) == pytest.approx(float(wanted), abs=1e-5)
+    order = order % 2 if name in ("recall_at_k_loss", "smooth_ap_loss") else order
+
+    def loss(ns, scores, target):
+        return getattr(ns, name)(scores, target, tau=ns.Blur(1.0), **LOSSES[name])
+
+    wanted = loss(nt, torch.tensor(SCORES), torch.tensor(order)).item()
+    found = quick_jit(lambda scores: loss(nj, scores, order))(SCORES)
+    assert float(found) == pytest.approx(wanted, abs=1e-5)
+
+
+def test_subsets_take_a_blur():
+    """In both, the width of a Laplace curve in units of the gap, which NeuralSort's tau tells."""
+    scores, ranks = SCORES[0], 1.5
+    gap = float(nt.tau_for_blur(torch.tensor(scores), ranks=ranks)) / (2 * ranks**2)
+
+    @quick_jit
+    def both(scores, tau):
+        model, key = nj.KSubset(scores, 3), jax.random.key(0)
+        return [model.relaxed_sample(key, (4,), tau=tau) for tau in (nj.Blur(ranks), tau)]
+
+    soft, wanted = both(scores, laplace(ranks) * gap)
+    np.testing.assert_allclose(soft, wanted, atol=1e-5)
+
+    def drawn(tau):
+        generator = torch.Generator().manual_seed(0)
+        options = {"tau": tau, "generator": generator}
+        return nt.KSubset(torch.tensor(scores), 3).relaxed_sample((4,), **options)
+
+    torch.testing.assert_close(drawn(nt.Blur(ranks)), drawn(laplace(ranks) * gap))
+
+
+def test_an_error_free_network_takes_a_blur_in_jax():
+    """Its values are hard at any temperature: what is soft is the gradient."""
+    upstream = np.linspace(-1, 1, 8).astype(np.float32)
+    options = {"swap": "error_free"}
+
+    def loss(scores):
+        P = nj.sorting_network(scores, tau=nj.Blur(2.0), **options)
+        return (P.sort(scores) * upstream).sum()
+
+    found = quick_jit(jax.value_and_grad(loss))(SCORES)
+    scores = torch.tensor(SCORES, requires_grad=True)
+    value = (
+        nt.sorting_network(scores, tau=nt.Blur(2.0), **options).sort(scores)
+        * torch.tensor(upstream)
+    ).sum()
+    (gradient,) = torch.autograd.grad(value, scores)
+    assert float(found[0]) == pytest.approx(value.item(), rel=1e-5)
+    np.testing.assert_allclose(found[1], gradient, atol=1e-2)  # by a search, as above
 
 
 def test_no_gradient_flows_through_the_choice_of_a_blur_in_jax():
@@ -100,13 +160,16 @@ def test_a_negative_array_is_refused_in_jax_and_nan_where_it_is_traced(method):
         order = jnp.broadcast_to(jnp.arange(scores.shape[-1]), scores.shape)
         return P.to_dense(), P.sort(scores), P.rank(), P.entropy(), P.log_prob(order)
 
+    program = quick_jit(asked)
+    each = quick_jit(jax.vmap(lambda scores, tau: asked(scores, tau)[1]))
     for n in (1, 8):
         scores = SCORES[:, :n]
-        good = asked(scores, jnp.abs(TAU))
-        for one, other in zip(quick_jit(asked)(scores, TAU), good, strict=True):
+        good = program(scores, np.abs(TAU))
+        for one, other in zip(program(scores, TAU), good, strict=True):
             assert np.isnan(one[1]).all()
             np.testing.assert_allclose(one[np.array([0, 2])], other[np.array([0, 2])], atol=1e-5)
-        assert np.isnan(jax.vmap(asked)(scores, TAU)[1]).all(-1).tolist() == [False, True, False]
+            assert np.isfinite(other).all()
+        assert np.isnan(each(scores, TAU)).all(-1).tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize("n", [1, 4])

@@ -115,11 +115,10 @@ def test_a_run_takes_the_temperature_that_short_runs_chose(tmp_path):
     assert again.metrics == line.metrics
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_a_queue_does_every_run_once_and_goes_on(tmp_path, capfd, jobs):
+def test_a_queue_does_every_run_once_and_goes_on(tmp_path, capfd):
     queue = in_order([tiny(tmp_path, seed=seed) for seed in (0, 1)])
-    Queue(queue[:2], jobs).run()
-    Queue(queue, jobs).run()
+    Queue(queue[:2], 1).run()
+    Queue(queue, 1).run()
     said = capfd.readouterr().out
     assert "3 runs to do, 0 done" not in said
     assert "1 runs to do, 2 done before." in said
@@ -128,16 +127,23 @@ def test_a_queue_does_every_run_once_and_goes_on(tmp_path, capfd, jobs):
     assert [(line.seed, len(line.config["taus"])) for line in lines] == [(0, 2), (0, 1), (1, 1)]
 
 
-def test_side_by_side_gives_the_lines_of_one_after_the_other(tmp_path):
+def test_side_by_side_gives_the_lines_of_one_after_the_other(tmp_path, capfd):
+    """Two runs at once, after the one that chooses their temperature; each of them once."""
     metrics = []
     for jobs in (1, 2):
         folder = tmp_path / str(jobs)
-        queue = in_order([tiny(folder, method=m) for m in ("neuralsort", "sinkhorn")])
+        queue = in_order([tiny(folder, seed=seed) for seed in (0, 1)])
         Queue(queue, jobs).run()
+        Queue(queue, jobs).run()
+        said = capfd.readouterr().out
+        assert "3 runs to do, 0 done before." in said
+        assert "(0 runs left, about 0 minutes)" in said
+        assert "0 runs to do, 3 done before." in said
         lines = record.read(folder / "results")
-        metrics.append({(x.method, len(x.config["taus"])): (x.tau, x.metrics) for x in lines})
+        assert len(lines) == 3
+        metrics.append({(x.seed, len(x.config["taus"])): (x.tau, x.metrics) for x in lines})
     assert metrics[0] == metrics[1]
-    assert len(metrics[0]) == 4
+    assert len(metrics[0]) == 3
 
 
 def test_a_run_that_fails_does_not_stop_the_others(tmp_path, capfd):
@@ -152,23 +158,25 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path, capfd):
     assert "sinkhorn-short" in (bad.chooser.folder / "log.txt").read_text()
 
 
+def two_runs(folder: Path) -> list[Cell]:
+    """Long enough to be killed on the way, with a checkpoint after every step."""
+    config = replace(tiny(folder).config, steps=120, tau=(1.0,), checkpoint_seconds=0.0)
+    return [Cell("sort", replace(config, seed=seed, run=folder / str(seed))) for seed in (0, 1)]
+
+
 SCRIPT = """
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, {root!r})
 
 if __name__ == "__main__":
-    from neuralsort.experiments.reproduction import Cell, Queue
+    from neuralsort.experiments.reproduction import Queue
     from neuralsort.experiments.training.trainer import Interrupted
-    from tests.test_reproduction import tiny
+    from tests.test_reproduction import two_runs
 
-    folder = Path(sys.argv[1])
-    config = replace(tiny(folder).config, steps=120, tau=(1.0,), checkpoint_seconds=0.0)
-    cells = [Cell("sort", replace(config, seed=seed, run=folder / str(seed))) for seed in (0, 1)]
     try:
-        Queue(cells, 2).run()
+        Queue(two_runs(Path(sys.argv[1])), 2).run()
     except Interrupted:
         sys.exit(130)
 """
@@ -201,15 +209,15 @@ def children(process: subprocess.Popen) -> list[int]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_a_worker_that_is_killed_is_started_again_and_a_queue_that_is_stopped_goes_on(tmp_path):
-    whole = start(tmp_path / "whole")
-    assert whole.wait() == 0
+    """Beside runs that nothing stopped. The rest is done here: a process takes seconds to start."""
+    Queue(two_runs(tmp_path / "whole"), 1).run()
     queue = start(tmp_path / "parts")
     wait_for(tmp_path / "parts" / "1" / "checkpoint.safetensors")
     os.kill(children(queue)[0], signal.SIGKILL)
     time.sleep(1.0)
     queue.send_signal(signal.SIGTERM)
     assert queue.wait() in (0, 130)
-    assert start(tmp_path / "parts").wait() == 0
+    Queue(two_runs(tmp_path / "parts"), 1).run()
     for seed in ("0", "1"):
         a, b = (finished(tmp_path / name / seed) for name in ("whole", "parts"))
         assert a[1].metrics == b[1].metrics

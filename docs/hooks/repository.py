@@ -20,6 +20,9 @@ PLAY = "src/neuralsort/play/"
 LINK = re.compile(r"\[(?P<text>[^\]]*)\]\((?![a-z]+:|#)(?P<path>[^)#\s]+)(?P<place>#[^)\s]*)?\)")
 """A link, if not to another host or to a place on the same page."""
 
+FENCED = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
+"""Code, in which `names[i](x)` is a call and no link."""
+
 LOADED = re.compile(
     r"""<(?:script|img|iframe|link rel="(?:stylesheet|icon|preconnect)")[^>]*"""
     r"""(?:src|href)="(?:https?:)?//[^"]*"""
@@ -59,7 +62,9 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         link = posixpath.relpath(target, posixpath.dirname(here) or ".")
         return f"[{found['text']}]({link}{found['place'] or ''})"
 
-    return LINK.sub(led, markdown)
+    parts = FENCED.split(markdown)  # text and code in turn
+    parts[::2] = [LINK.sub(led, text) for text in parts[::2]]
+    return "".join(parts)
 
 
 def on_post_build(config: MkDocsConfig) -> None:

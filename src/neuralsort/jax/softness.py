@@ -115,4 +115,9 @@ def _gaussian_entropy(ranks: float, counted: Array) -> Array:
     place = jnp.arange(counted.shape[-1], dtype=jnp.float32)
     fall = (place[:, None] - place) ** 2 / (2 * ranks**2)
     log = jax.nn.log_softmax(jnp.where(counted[..., None, :], -fall, -jnp.inf), -1)
+    return row_entropy(log)
+
+
+def row_entropy(log: Array) -> Array:
+    """Entropies in nats of rows that are known by the logarithms of their weights, `(..., n)`."""
     return -(jnp.exp(log) * jnp.where(jnp.isinf(log), 0.0, log)).sum(-1)

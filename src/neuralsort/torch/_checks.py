@@ -171,7 +171,7 @@ def k_per_list(
     """How many items to take, `(...)` for lists `(..., n)`: one number, or one per list."""
     *batch, n = lists
     if not isinstance(value, Tensor):
-        return torch.tensor(_options.k(value, n), device=device).expand(batch)
+        return torch.full((), _options.k(value, n), device=device).expand(batch)
     if value.is_floating_point() or value.dtype is torch.bool or value.is_complex():
         raise TypeError(
             f"`k` expects whole numbers, got a tensor of {value.dtype}. Convert it with .long()."

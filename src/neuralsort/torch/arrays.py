@@ -1,5 +1,7 @@
 """What tensors need everywhere: the dtype of a computation, and exact products."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -27,3 +29,16 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
 def inferring() -> bool:
     """Whether what is made now serves no gradient later. Compiled graphs are asked from outside."""
     return not torch.compiler.is_compiling() and torch.is_inference_mode_enabled()
+
+
+def known_finite(*tensors: Tensor) -> bool:
+    """Whether no tensor holds an infinity or a NaN, as far as that can be seen for nothing.
+
+    Asked on the CPU alone: reading a value would stall an accelerator, and has no place in a graph.
+    """
+    if torch.compiler.is_compiling() or any(x.device.type != "cpu" for x in tensors):
+        return False
+    try:
+        return all(math.isfinite(x.detach().sum().item()) for x in tensors)
+    except RuntimeError:  # vmap hides values
+        return False

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from .. import _options
 from . import _checks
+from .arrays import longest
 from .operators import Relaxation, soft_sort
 from .relaxations import neuralsort
 
@@ -61,8 +62,10 @@ def conformal_quantile(
     if mask is None:
         return ordered[..., _options.conformal_place(scores.shape[dim], alpha) - 1]
     count = mask.expand(scores.shape).sum(dim).unsqueeze(-1)
-    # In float64, less than a rounding below what it is: ceil of 9.000000000000002 would be 10.
-    place = ((count + 1).double() * (1 - alpha) - 1e-9).ceil().long()
+    # More than a rounding below what it is: ceil of 9.000000000000002 would be 10.
+    total = (count + 1).to(longest(scores.device))
+    rounding = 1e-9 + 4 * torch.finfo(total.dtype).eps * total
+    place = (total * (1 - alpha) - rounding).ceil().long()
     place = torch.minimum(place, count).clamp(min=1) - 1
     value = ordered.gather(-1, place).squeeze(-1)
     return value.masked_fill(count.squeeze(-1) == 0, torch.nan)

@@ -359,7 +359,7 @@ class ListNetLoss(_Module):
         tensor(1.2529)
     """
 
-    def __init__(self, *, tau: float | Tensor = 1.0, reduction: str = "mean") -> None:
+    def __init__(self, *, tau: Tau = 1.0, reduction: str = "mean") -> None:
         super().__init__(tau=tau, reduction=reduction)
 
     def forward(self, scores: Tensor, relevance: Tensor, *, mask: Tensor | None = None) -> Tensor:
@@ -374,9 +374,7 @@ class LambdaLoss(_Module):
         tensor(0.4593)
     """
 
-    def __init__(
-        self, *, tau: float | Tensor = 1.0, k: int | None = None, reduction: str = "mean"
-    ) -> None:
+    def __init__(self, *, tau: Tau = 1.0, k: int | None = None, reduction: str = "mean") -> None:
         super().__init__(tau=tau, k=k, reduction=reduction)
 
     def forward(self, scores: Tensor, relevance: Tensor, *, mask: Tensor | None = None) -> Tensor:
@@ -391,7 +389,7 @@ class SmoothAPLoss(_Module):
         tensor(0.4167)
     """
 
-    def __init__(self, *, tau: float | Tensor, reduction: str = "mean") -> None:
+    def __init__(self, *, tau: Tau, reduction: str = "mean") -> None:
         super().__init__(tau=tau, reduction=reduction)
 
     def forward(self, scores: Tensor, relevance: Tensor, *, mask: Tensor | None = None) -> Tensor:
@@ -411,7 +409,7 @@ class RecallAtKLoss(_Module):
         self,
         k: int | Sequence[int],
         *,
-        tau: float | Tensor,
+        tau: Tau,
         rank_tau: float = 1.0,
         reduction: str = "mean",
     ) -> None:

@@ -23,6 +23,7 @@ from .. import _options
 from . import _checks
 from .arrays import longest
 from .relaxations.ordering import Ordered, share_ties, tie_groups
+from .tracing import exporting, running_max, running_min, stable_sort
 
 # Rounds in which all neighbours in the wrong order are pooled at once. What they leave is pooled
 # pair by pair, each pair once, so that no list takes quadratic time.
@@ -100,7 +101,7 @@ def fast_soft_sort(
         return x.clone()
     sign = 1 if descending else -1
     if there is None:
-        s = sign * _exact(lists).sort(-1, descending=descending).values
+        s = sign * stable_sort(_exact(lists), descending=descending)[0]
         apart, walls = s.isinf(), _walls(s)
     else:
         s, perm = _beside_absent(sign * lists, there)
@@ -173,7 +174,7 @@ def fast_soft_rank(
     if x.device.type == "meta":  # a shape without values, which decide what is pooled
         return x.clone()
     if there is None:
-        s, perm = _exact(-lists if descending else lists).sort(-1, descending=True)
+        s, perm = stable_sort(_exact(-lists if descending else lists), descending=True)
         w, absent = _countdown(s), torch.zeros_like(perm, dtype=torch.bool)
     else:
         s, perm = _beside_absent(-lists if descending else lists, there)
@@ -261,6 +262,8 @@ def _project(z: Tensor, w: Tensor, entropic: bool, walls: Tensor) -> Tensor:
 
 def _blocks(z: Tensor, w: Tensor, walls: Tensor, entropic: bool) -> Tensor:
     """The first position of the block around each position, `(..., n)`."""
+    if exporting() and z.shape[-1] <= LONGEST_AT_ONCE:  # to run where there is no such operation
+        return _blocks_at_once(z, w, walls, entropic)
     if torch.compiler.is_compiling():
         return _blocks_untraced(z, w, walls, entropic)
     return _Blocks.apply(z, w, walls, entropic)  # pyright: ignore
@@ -318,7 +321,9 @@ class _Blocks(torch.autograd.Function):
 
 
 def _blocks_at_once(z: Tensor, w: Tensor, walls: Tensor, entropic: bool) -> Tensor:
-    """The same without a look at any value: in O(n^2), for devices that would have to be awaited.
+    """The same without a look at any value, in O(n^2).
+
+    For devices that would have to be awaited, and for exported programs.
 
     The value at i is the least over all starts a <= i of the largest over all ends b >= i of the
     value of the block from a to b.
@@ -329,15 +334,12 @@ def _blocks_at_once(z: Tensor, w: Tensor, walls: Tensor, entropic: bool) -> Tens
     room = walls.cumsum(-1)
     inside = ahead & (room.unsqueeze(-1) == room.unsqueeze(-2))
     if entropic:
-        z_sums, w_sums = (
-            x.unsqueeze(-2).masked_fill(~inside, -torch.inf).logcumsumexp(-1) for x in (z, w)
-        )
-        value = z_sums - w_sums
+        value = _running_log(z, inside) - _running_log(w, inside)
     else:
         count = (index - index.unsqueeze(-1) + 1).clamp(min=1)
         value = (z - w).unsqueeze(-2).masked_fill(~inside, 0.0).cumsum(-1) / count
     value = value.masked_fill(~inside, -torch.inf)
-    largest = value.flip(-1).cummax(-1).values.flip(-1)
+    largest = running_max(value.flip(-1)).flip(-1)
     least = largest.masked_fill(~inside, torch.inf).amin(-2) if n else z
     before, here = least[..., :-1], least[..., 1:]
     falls = before - here > ROUNDING * (before.abs() + here.abs())
@@ -346,14 +348,20 @@ def _blocks_at_once(z: Tensor, w: Tensor, walls: Tensor, entropic: bool) -> Tens
     if not n:
         return index.expand(z.shape)
     # Blocks of one value stay apart: where what is before a place is worth what is after it.
-    first = torch.where(starts, index, 0).cummax(-1).values
-    last = pad(torch.where(starts, index - 1, n - 1)[..., 1:], (0, 1), value=n - 1)
-    last = last.flip(-1).cummin(-1).values.flip(-1)
+    first = running_max(torch.where(starts, index, 0))
+    ends = pad(starts[..., 1:], (0, 1), value=True)
+    last = running_min(torch.where(ends, index, n - 1).flip(-1)).flip(-1)
     so_far = value[..., :-1].gather(-2, first[..., 1:].unsqueeze(-2)).squeeze(-2)
     from_here = value[..., 1:, :].gather(-1, last[..., 1:].unsqueeze(-1)).squeeze(-1)
-    ends = from_here - so_far <= ROUNDING * (from_here.abs() + so_far.abs())
-    starts = starts | pad(ends & (z[..., :-1] != z[..., 1:]), (1, 0))
-    return torch.where(starts, index, 0).cummax(-1).values
+    equal = from_here - so_far <= ROUNDING * (from_here.abs() + so_far.abs())
+    starts = starts | pad(equal & (z[..., :-1] != z[..., 1:]), (1, 0))
+    return running_max(torch.where(starts, index, 0))
+
+
+def _running_log(x: Tensor, inside: Tensor) -> Tensor:
+    """Logarithms of summed exponentials of x from a to b, `(..., a, b)`; x falls from a to b."""
+    below = (x.unsqueeze(-2) - x.unsqueeze(-1)).masked_fill(~inside, -torch.inf)
+    return x.unsqueeze(-1) + below.exp().cumsum(-1).log()
 
 
 class _QuadraticPool:

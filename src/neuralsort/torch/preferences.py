@@ -4,7 +4,7 @@ from torch import Tensor
 
 from .. import _options
 from . import _checks
-from .arrays import working
+from .arrays import longest, working
 from .losses import reduced
 from .rankings import Permutation, log_density
 
@@ -80,4 +80,5 @@ def listwise_dpo_loss(
         _checks.distinct_items(Permutation(n).check(ranking, mask), ranking, n)
     if mask is not None:
         rewards = rewards.masked_fill(~mask, 0.0)
-    return reduced(-log_density(rewards.double(), ranking, mask, ties).to(exact), reduction)
+    long = rewards.to(longest(rewards.device))
+    return reduced(-log_density(long, ranking, mask, ties).to(exact), reduction)

@@ -118,4 +118,9 @@ def _gaussian_entropy(ranks: float, counted: Tensor) -> Tensor:
     place = torch.arange(counted.shape[-1], device=counted.device, dtype=torch.float32)
     fall = (place.unsqueeze(-1) - place).square() / (2 * ranks**2)
     log = (-fall).masked_fill(~counted.unsqueeze(-2), -torch.inf).log_softmax(-1)
+    return row_entropy(log)
+
+
+def row_entropy(log: Tensor) -> Tensor:
+    """Entropies in nats of rows that are known by the logarithms of their weights, `(..., n)`."""
     return -(log.exp() * log.masked_fill(log == -torch.inf, 0.0)).sum(-1)

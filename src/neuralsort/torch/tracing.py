@@ -6,11 +6,40 @@ binary search. For short lists all of them are comparisons of every item with ev
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import has_static_value, statically_known_true
+from torch.nn.functional import pad
+
+# A largest length that was stated is heeded up to here.
+LONGEST = 512
+# No list is longer in a program that compares every item with every other.
+FARTHEST = 1 << 16
 
 
 def exporting() -> bool:
     """Whether a program is being exported, to run where torch may not be."""
     return torch.compiler.is_compiling() and torch.compiler.is_exporting()
+
+
+def is_open(n: int) -> bool:
+    """Whether a length is a symbol: the graph that is being made serves several."""
+    return torch.compiler.is_compiling() and not has_static_value(n)
+
+
+def room_for(n: int) -> int:
+    """A number of places for n items which a graph may fix without fixing n itself.
+
+    The next power of two: of the largest length, where one was stated (`Dim("n", max=64)`), else of
+    n, and then the graph serves lengths from half of it to there.
+    """
+    places = 1
+    while places < LONGEST and not statically_known_true(n <= places):
+        places *= 2
+    if statically_known_true(n <= places):
+        return places
+    places = 1
+    while places < n:
+        places *= 2
+    return places
 
 
 def stable_sort(x: Tensor, *, descending: bool = False) -> tuple[Tensor, Tensor]:
@@ -38,17 +67,19 @@ def _count_and_place(x: Tensor, descending: bool) -> tuple[Tensor, Tensor]:
 
 
 def running_max(x: Tensor) -> Tensor:
-    """The largest of all integers up to each position, `(..., n)`."""
+    """The largest of all numbers up to each position, `(..., n)`; integers are positions."""
     if not exporting():
         return x.cummax(-1).values
-    index = torch.arange(x.shape[-1], device=x.device)
-    return torch.where(
-        index <= index.unsqueeze(-1), x.unsqueeze(-2), torch.iinfo(x.dtype).min
-    ).amax(-1)
+    n, least = x.shape[-1], -torch.inf if x.is_floating_point() else torch.iinfo(torch.int32).min
+    step = 1
+    while step < FARTHEST and not statically_known_true(n <= step):  # each looks twice as far back
+        x = torch.maximum(x, pad(x, (step, 0), value=least)[..., :n])
+        step *= 2
+    return x
 
 
 def running_min(x: Tensor) -> Tensor:
-    """The smallest of all integers up to each position, `(..., n)`."""
+    """The smallest of all numbers up to each position, `(..., n)`."""
     return -running_max(-x) if exporting() else x.cummin(-1).values
 
 

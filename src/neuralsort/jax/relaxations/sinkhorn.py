@@ -21,7 +21,7 @@ from ..gradients import straight_through
 from ..noise import gumbel
 from ..permutation import HardPermutation, RelaxedPermutation
 from ..pytrees import pytree
-from ..softness import looked_for, spoilt_if_negative
+from ..softness import looked_for, row_entropy, spoilt_if_negative
 from .engine.blocks import weighted_mean
 from .neuralsort import NeuralSortKernel
 from .ordering import order
@@ -239,8 +239,7 @@ def _at_blur(ranks: float, logits: Array, mask: Array | None) -> Array:
     guess = jnp.where(guess == 0, 1.0, guess)  # where all are alike, whatever it is
 
     def entropy(tau: Array) -> Array:
-        log = jax.nn.log_softmax(_over(logits, tau), -1)
-        return -(jnp.exp(log) * jnp.where(jnp.isinf(log), 0.0, log)).sum(-1)
+        return row_entropy(jax.nn.log_softmax(_over(logits, tau), -1))
 
     return looked_for(ranks, guess, entropy, mask)
 
@@ -292,7 +291,7 @@ class LogPermutation(RelaxedPermutation):
         return entries(self._log, perm)
 
     def _entropy(self) -> Array:
-        return -(self._matrix() * jnp.where(jnp.isinf(self._log), 0.0, self._log)).sum(-1)
+        return row_entropy(self._log)
 
     def _top(self, k: int) -> RelaxedPermutation:
         return LogPermutation(self._log[..., :k, :], self.dtype, self.permutation()[..., :k])

@@ -25,7 +25,7 @@ from ..gradients import straight_through
 from ..permutation import RelaxedPermutation
 from ..pytrees import pytree
 from ..softness import looked_for, temperature
-from ..tracing import arctangent, exporting, stable_sort
+from ..tracing import arctangent, exporting, is_open, room_for, stable_sort
 from .layers import bitonic, mix, next_power, odd_even
 from .on_host import lacks_float64, on_host
 from .ordering import Ordered
@@ -158,8 +158,11 @@ class Network(Kernel):
         self._options = kind, swap
         self.swap, self.ordered = SWAPS[swap], ordered
         self.bitonic = kind == "bitonic"
-        self.layers = bitonic(n) if self.bitonic else odd_even(n)
-        self.width = next_power(n) if self.bitonic else n
+        # Graphs that serve several lengths have wires for the longest, some of them empty.
+        self.padded = ordered.mask is not None or is_open(n)
+        slots = room_for(n) if is_open(n) else n
+        self.layers = bitonic(slots) if self.bitonic else odd_even(slots)
+        self.width = next_power(slots) if self.bitonic else slots
         item = slot = torch.arange(n, device=device)
         self.count = torch.full((1,), n, device=device)
         if ordered.mask is not None:  # present items take the first slots
@@ -175,7 +178,7 @@ class Network(Kernel):
         self.row_of_wire = self._inverse(self.wire_of_row)
         wires = torch.arange(self.width, device=device)
         self.live = (wires >= spare) & (wires < end)  # (..., width)
-        self.full = ordered.mask is None and self.width == n
+        self.full = not self.padded and self.width == n
         self._shares: dict[tuple[bool, bool], list[Tensor]] = {}  # apart by mode
 
     def options(self) -> tuple[str, str]:
@@ -230,7 +233,7 @@ class Network(Kernel):
                 share = torch.where(hard, (wrong > 0).to(x.dtype) + poison.unsqueeze(-1), share)
             if not self.full:
                 share = share * torch.logical_and(*layer.split(self.live, -1))
-            if o.mask is not None:
+            if self.padded:
                 share = share * (self.count > layer.longer).unsqueeze(-1)
             x = layer.join(x, *self._swapped(len(shares), a, b, share))
             shares.append(share)
@@ -282,9 +285,9 @@ class Network(Kernel):
         return self._forth(x, at)  # a layer is symmetric
 
     def matrix(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
-        spare = self.width - ordered.n if ordered.mask is None else 0
+        spare = 0 if self.padded else self.width - ordered.n
         wires = self._merged(dtype, spare) if self.bitonic else self._layered(dtype)
-        if ordered.mask is None:
+        if not self.padded:
             return wires.flip(-2)[..., :rows, :]
         return _take(_take(wires, self.wire_of_row[..., :rows], -2), self.wire_of_item, -1)
 

@@ -21,7 +21,7 @@ CHUNK = 1 << 18
 
 def neuralsort_matrix(ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
     """The first rows of NeuralSort's matrix, `(..., rows, n)`."""
-    if dtype != ordered.exact and _may_compare_pairs(ordered):
+    if dtype != ordered.exact and ordered.n <= PAIRWISE and ordered.tame(WIDEST):
         return _pairwise(ordered, dtype, rows)
     unit, gaps = ordered.unit(), ordered.gaps
     unit = gaps.new_zeros(()) if unit is None else unit
@@ -40,28 +40,6 @@ def _to_logits(matrix: Tensor, grad: Tensor) -> Tensor:
     """Gradient to the logits of a softmax over rows, from the gradient to the matrix."""
     weighted = matrix * grad
     return torch.addcmul(weighted, matrix, weighted.sum(-1, keepdim=True), value=-1)
-
-
-def _may_compare_pairs(ordered: Ordered) -> bool:
-    """Whether lists are short, none of them hard, and their scores neither infinite nor large.
-
-    Asked on the CPU alone: reading a value would stall an accelerator.
-    """
-    if torch.compiler.is_compiling() or ordered.scores.device.type != "cpu":
-        return False
-    short = 0 < ordered.n <= PAIRWISE and ordered.scores.numel() > 0
-    if ordered.mask is not None or not short:
-        return False
-    try:
-        largest = float(ordered.scores.detach().abs().max())
-        tau, least = ordered.tau, 0.0
-        if not isinstance(tau, Tensor):
-            least = tau
-        elif ordered.hard is not None and not ordered.hard.any():
-            least = float(tau.detach().min())
-    except RuntimeError:  # vmap hides values
-        return False
-    return largest < WIDEST * least
 
 
 def _pairwise(ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:

@@ -81,6 +81,26 @@ class Ordered:
                 "give it a copy: `neuralsort(scores.clone())`."
             )
 
+    def tame(self, widest: float) -> bool:
+        """Whether all items exist, no list is hard, and no score is as large as so many units.
+
+        As far as that can be seen for nothing. On an accelerator reading a value would make the
+        host wait, and there it is False.
+        """
+        scores, scale = self.scores.detach(), self.scale()
+        unseen = torch.compiler.is_compiling() or scores.device.type != "cpu"
+        if unseen or self.mask is not None or not scores.numel():
+            return False
+        try:
+            largest, least = float(scores.abs().max()), 0.0
+            if not isinstance(scale, Tensor):
+                least = scale
+            elif self.hard is not None and not self.hard.any():
+                least = float(scale.min())
+        except RuntimeError:  # vmap hides values
+            return False
+        return largest < widest * least
+
     @property
     def differentiable(self) -> bool:
         """Whether what is computed now has a gradient, and must not come from a time without."""
@@ -202,6 +222,10 @@ class Ordered:
     def distance(self) -> Tensor:
         """Distance of each position below the first, in units, without gradient: `(..., n)`."""
         return pad(self.gaps[..., :-1].cumsum(-1), (1, 0))[..., : self.n]
+
+    def room(self) -> Tensor:
+        """How many gaps that nothing passes come before each position, `(..., n)`."""
+        return pad(self.open_gaps.isinf()[..., :-1].cumsum(-1), (1, 0))[..., : self.n]
 
     def poison(self) -> Tensor:
         """NaN for lists that hold a NaN, else 0: `(..., 1)`."""

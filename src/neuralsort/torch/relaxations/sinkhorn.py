@@ -22,7 +22,7 @@ from ..hardening import harden
 from ..noise import gumbel
 from ..permutation import DensePermutation, HardPermutation, RelaxedPermutation
 from ..pytrees import pytree
-from ..softness import looked_for, spoilt_if_negative, temperature
+from ..softness import looked_for, row_entropy, spoilt_if_negative, temperature
 from .neuralsort import NeuralSortKernel
 from .ordering import Ordered
 from .scored import Kernel, ScorePermutation, unrelaxed
@@ -229,8 +229,7 @@ def _at_blur(ranks: float, logits: Tensor, mask: Tensor | None) -> Tensor:
     guess = torch.where(guess == 0, 1.0, guess)  # where all are alike, whatever it is
 
     def entropy(tau: Tensor) -> Tensor:
-        log = torch.log_softmax(_over(logits, tau), -1)
-        return -(log.exp() * log.masked_fill(log == -torch.inf, 0.0)).sum(-1)
+        return row_entropy(torch.log_softmax(_over(logits, tau), -1))
 
     return looked_for(ranks, guess, entropy, mask)
 
@@ -263,8 +262,7 @@ class _FromLogarithms(RelaxedPermutation):
         return log.expand(*batch, *log.shape[-2:]).gather(-1, perm).squeeze(-1)
 
     def _entropy(self) -> Tensor:
-        log = self._log_matrix()
-        return -(log.exp() * log.masked_fill(log == -torch.inf, 0.0)).sum(-1)
+        return row_entropy(self._log_matrix())
 
 
 @pytree

@@ -12,6 +12,7 @@ from .. import _checks
 from ..gradients import straight_through
 from ..permutation import RelaxedPermutation
 from ..softness import temperature
+from ..tracing import stable_sort
 from .engine.bands import REACH, Bands, Sums, outward
 from .engine.blocks import INVERSE_LOG_2, Block, LogitGradient, in_pieces
 from .engine.chebyshev import chebyshev, softsort_error
@@ -88,6 +89,10 @@ class SoftSortKernel(LazyKernel):
         return ordered.shrink(fall, self.power)
 
     def matrix(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
+        if not ordered.tempered and ordered.tame(ENDLESS):
+            values = stable_sort(ordered.scores, descending=True)[0].to(dtype)
+            if not (values[..., 1:] == values[..., :-1]).any():
+                return self._plain(ordered, values[..., :rows])
         row, column = _places(ordered, ordered.distance())
         by_item = column.gather(-1, ordered.rank()).unsqueeze(-2)
         distance = row[..., :rows].unsqueeze(-1) - by_item
@@ -95,6 +100,16 @@ class SoftSortKernel(LazyKernel):
             distance = straight_through(_differences(ordered, rows), distance)
         logits = self._fall(ordered, distance).neg()
         return torch.softmax(logits, -1, dtype=dtype)
+
+    def _plain(self, ordered: Ordered, values: Tensor) -> Tensor:
+        """As the equation has it: a difference of two scores is exact to its last digit.
+
+        Among ties it would not do: their rows are one score, and share its gradient.
+        """
+        distance = values.unsqueeze(-1) - ordered.scores.to(values.dtype).unsqueeze(-2)
+        distance = distance / ordered.scale()
+        fall = distance.abs() if self.power == 1 else distance.square()
+        return torch.softmax(-fall, -1)
 
     def fall(self, ordered: Ordered, place: Tensor) -> Tensor:
         rows = place.shape[-1]
@@ -104,7 +119,7 @@ class SoftSortKernel(LazyKernel):
         value = torch.where(above == below, 0.0, above - below) / ordered.scale()
         row, column = _places(ordered, torch.zeros_like(scores))
         distance = straight_through(value, row[..., :rows] - column.gather(-1, place))
-        room = pad(ordered.open_gaps.isinf()[..., :-1].cumsum(-1), (1, 0))
+        room = ordered.room()
         beyond = room.gather(-1, place) != room[..., :rows]
         # Before the square, whose slope there would be infinite, and 0 times infinity NaN.
         distance = distance.masked_fill(beyond, 0.0)
@@ -120,8 +135,7 @@ class SoftSortKernel(LazyKernel):
 
 def _differences(ordered: Ordered, rows: int) -> Tensor:
     """Differences of scores in units, `(..., rows, n)`, each from the two scores themselves."""
-    values, rank = ordered.values.detach(), ordered.rank()
-    room = pad(ordered.open_gaps.isinf()[..., :-1].cumsum(-1), (1, 0))
+    values, rank, room = ordered.values.detach(), ordered.rank(), ordered.room()
     above, below = values[..., :rows].unsqueeze(-1), values.gather(-1, rank).unsqueeze(-2)
     apart = room[..., :rows].unsqueeze(-1) != room.gather(-1, rank).unsqueeze(-2)
     scale = ordered.scale()

@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 
 from ..._blur import logistic
 from .. import _checks
-from ..arrays import working
+from ..arrays import longest, working
 from ..softness import temperature
 from .ordering import Ordered
 
@@ -154,7 +154,7 @@ def memberships(
     if frozen is True or not scores.shape[-1]:
         return chosen(scores.detach(), mask, k).to(scores.dtype)
     x = scores.to(working(scores.dtype))
-    tau = torch.as_tensor(tau, dtype=x.dtype, device=x.device)
+    tau = tau.to(x.dtype) if isinstance(tau, Tensor) else x.new_full((), tau)
     tau = torch.where(frozen, 1.0, tau) if isinstance(frozen, Tensor) else tau
     tau, k = tau.expand(*x.shape[:-1], 1), k.unsqueeze(-1)
     there = torch.ones_like(x, dtype=torch.bool) if mask is None else mask
@@ -273,11 +273,11 @@ def _laplace_mass(y: Tensor, k: Tensor) -> Tensor:
     drawn in, and so is a wide gap between the two, so that exponentials stay numbers.
     """
     n = y.shape[-1]
-    reach = math.log(n) + 16
-    y = y.to(torch.float32 if y.device.type == "mps" else torch.float64)
+    y = y.to(longest(y.device))
+    reach = y.new_full((), n).log() + 16  # a tensor, so that one graph serves every n
     next_ = y.gather(-1, k.long().clamp(max=n - 1))
     y = torch.where(y < 0, y - (next_ + 32).clamp(max=0), y)
-    y = torch.minimum(torch.maximum(y, next_.clamp(min=-32) - reach), y.new_tensor(reach))
+    y = torch.maximum(y, next_.clamp(min=-32) - reach).clamp(max=reach)
     weight, inverse = y.exp(), (-y).exp()
     behind = weight.flip(-1).cumsum(-1).flip(-1) - weight
     place = torch.arange(1, n + 1, device=y.device)
@@ -312,7 +312,7 @@ def _solve_uniform(x: Tensor, tau: Tensor, there: Tensor, k: Tensor) -> Tensor:
 
 def _uniform_mass(y: Tensor, at: Tensor) -> Tensor:
     """The sum of all weights for thresholds `(..., m)`: what exceeds each, less what exceeds 1."""
-    y, at = (v.to(torch.float32 if v.device.type == "mps" else torch.float64) for v in (y, at))
+    y, at = (v.to(longest(v.device)) for v in (y, at))
     y = y.sort(-1).values
     total = pad(y.flip(-1).cumsum(-1).flip(-1), (0, 1))
 
