@@ -125,6 +125,7 @@ class _Crossings(TorchFunctionMode):
             raise TypeError(f"can't convert {self.accelerator.device} tensor to numpy")
         if func is Tensor.to:
             x, *rest = args
+            kwargs.pop("copy", None)  # which changes no value
             if rest and isinstance(rest[0], Tensor):
                 device, dtype = rest[0].device, rest[0].dtype
             else:

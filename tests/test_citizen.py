@@ -321,7 +321,9 @@ def test_gradients_of_expanded_inputs(form):
 
 @each_method
 @each_dtype
-@pytest.mark.parametrize("shape", [(0, 5), (2, 0, 5), (0,), (3, 0), (0, 0), (1,), (3, 1), (0, 1)])
+@pytest.mark.parametrize(
+    "shape", [(0, 5), (2, 0, 5), (0, 600), (0,), (3, 0), (0, 0), (1,), (3, 1), (0, 1)]
+)
 def test_empty_batches_and_the_shortest_lists(method, dtype, form, shape):
     scores = torch.randn(shape).to(dtype).requires_grad_()
     n = shape[-1]
@@ -330,6 +332,7 @@ def test_empty_batches_and_the_shortest_lists(method, dtype, form, shape):
     assert P.shape == P.to_dense().shape == (*shape, n)
     assert P.permutation().shape == shape
     assert P.is_unimodal().shape == P.top(0).is_unimodal().shape == shape[:-1]
+    assert P.top(0).log_prob(P.permutation()[..., :0]).shape == (*shape[:-1], 0)
     for value in (P @ x, P.mT @ x):
         assert value.shape == (*shape, 2)
     for value in (P.sort(scores), P.rank(), P.entropy(), P.log_prob(P.permutation())):

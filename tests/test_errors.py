@@ -70,6 +70,21 @@ CASES = {
         TypeError,
         r"mask.*boolean tensor.*got list.*torch\.as_tensor\(mask\)\.bool",
     ),
+    "a mask of another device": (
+        lambda: ns.neuralsort(S, mask=torch.ones(2, 5, dtype=torch.bool, device="meta")),
+        ValueError,
+        r"mask.*device of the scores, cpu, got meta.*mask\.to\(scores\.device\)",
+    ),
+    "temperatures of another device": (
+        lambda: ns.neuralsort(S, tau=torch.ones(2, 1, device="meta")),
+        ValueError,
+        r"tau.*device of the scores, cpu, got meta.*tau\.to\(scores\.device\)",
+    ),
+    "a function of torch as relaxation": (
+        lambda: ns.soft_sort(S, relax=torch.sort),
+        TypeError,
+        r"relax.*takes `tau=`, got sort.*RelaxedPermutation, such as neuralsort",
+    ),
     "sparse scores": (
         lambda: ns.neuralsort(S.to_sparse()),
         TypeError,

@@ -157,14 +157,20 @@ def test_checkpoint_of_another_run_is_refused(tmp_path):
         trainer(tmp_path, plan=replace(PLAN, lr=0.1))
 
 
-@pytest.mark.parametrize("damage", ["truncated", "foreign", "empty"])
+@pytest.mark.parametrize("damage", ["truncated", "foreign", "empty", "deep"])
 def test_damaged_checkpoint_says_what_to_do(tmp_path, damage):
     trainer(tmp_path).run("first")
     path = tmp_path / CHECKPOINT
     content = {"truncated": path.read_bytes()[:-100], "foreign": b"{}" * 50, "empty": b""}
+    content["deep"] = (10**5).to_bytes(8, "little") + b"[" * 10**5
     path.write_bytes(content[damage])
     with pytest.raises(checkpoint.CheckpointError, match="Delete it to start again"):
         trainer(tmp_path)
+
+
+def test_a_folder_in_place_of_a_checkpoint_is_refused(tmp_path):
+    with pytest.raises(checkpoint.CheckpointError, match=r"is a folder.*Give a file in it"):
+        checkpoint.read(tmp_path)
 
 
 def test_one_flipped_bit_is_refused_or_harmless(tmp_path):

@@ -18,10 +18,11 @@ METHODS: dict[str, Callable[..., Any]] = {
     "neuralsort": nj.neuralsort,
     "softsort": nj.softsort,
     "softsort_squared": functools.partial(nj.softsort, power=2.0),
+    "lapsum": nj.lapsum,
     "sinkhorn_sort": functools.partial(nj.sinkhorn_sort, iterations=3),
     "bitonic_network": functools.partial(nj.sorting_network, kind="bitonic"),
 }
-SHORT = ("sinkhorn_sort", "bitonic_network")  # whose long lists take the matrix
+SHORT = ("lapsum", "sinkhorn_sort", "bitonic_network")  # whose long lists take the matrix
 CASES = [(name, n) for n in (5, 600) for name in METHODS if n < 600 or name not in SHORT]
 
 

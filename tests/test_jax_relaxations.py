@@ -92,6 +92,20 @@ def test_ties_infinities_and_masks_keep_their_rules(relax):
     assert (grad[[1, 4, 6]] == 0).all()
 
 
+@pytest.mark.parametrize(
+    "relax", [ns.neuralsort, ns.softsort, ns.lapsum, ns.sinkhorn_sort, ns.sorting_network]
+)
+def test_values_of_what_takes_no_part_stay_in_their_places(relax):
+    inf, nan = jnp.inf, jnp.nan
+    scores = jnp.array([inf, -inf, 0.3, inf, -inf])
+    ordered = relax(scores, tau=0.5).sort(scores)
+    np.testing.assert_allclose(ordered, [inf, inf, 0.3, -inf, -inf], rtol=1e-6)
+    mask = jnp.array([True, True, False])
+    ordered = relax(jnp.array([1.0, 2.0, 3.0]), tau=0.5, mask=mask).sort(jnp.array([1.0, 2.0, nan]))
+    assert np.isfinite(ordered[:2]).all()
+    assert np.isnan(ordered[2])
+
+
 @TWO_KERNELS
 def test_a_nan_spoils_its_own_list(name, form):
     @jax.jit

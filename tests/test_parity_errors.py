@@ -50,6 +50,11 @@ ERRORS: dict[str, tuple[type[Exception], str, Callable[[Any, Any], Any]]] = {
         r"`sample_shape` expects a tuple.*got 3.*write \(3,\)",
         lambda ns, a: draws(ns, ns.PlackettLuce(a([1.0, 2.0])), 3),
     ),
+    "negative sample shape": (
+        ValueError,
+        r"`sample_shape` must not be negative, got \(-1,\).*write \(3,\)",
+        lambda ns, a: draws(ns, ns.PlackettLuce(a([1.0, 2.0])), (-1,)),
+    ),
     "repeated item": (
         ValueError,
         "distinct items, from 0 to 1",

@@ -57,6 +57,8 @@ def small(tmp_path, **options) -> SortConfig:
     [
         ('{"study": "a"}\n\n{"a": \n', r"sort\.jsonl, line 3 is not JSON"),
         ('{"a": 1}\n', r"sort\.jsonl, line 1 does not name its study"),
+        ("[" * 10**5 + "\n", r"sort\.jsonl, line 1 is not JSON"),
+        ("1" * 5000 + "\n", r"sort\.jsonl, line 1 is not JSON"),
         ("[1]\n", r"sort\.jsonl, line 1 does not name its study"),
         ('{"study": 1}\n', r"sort\.jsonl, line 1 does not name its study"),
         ('{"study": "sort"}\n', r"line 1 lacks config, data, method, metrics"),

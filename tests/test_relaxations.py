@@ -380,6 +380,7 @@ def test_empty_batches_and_the_shortest_lists(method, dtype, form, shape):
     P = method.relax(scores, tau=0.5)
     assert P.shape == P.to_dense().shape == (*shape, shape[-1])
     assert (P @ torch.randn(shape[-1], 2).to(dtype)).shape == (*shape, 2)
+    assert P.top(0).log_prob(P.permutation()[..., :0]).shape == (*shape[:-1], 0)
     for value in (P.sort(scores), P.rank(), P.entropy(), P.log_prob(P.permutation())):
         assert value.shape == shape
         assert value.dtype == dtype

@@ -22,6 +22,19 @@ def test_what_was_asked_in_inference_mode_does_not_spoil_gradients(method, form)
     assert scores.grad.isfinite().all()
 
 
+@every_form()
+@pytest.mark.parametrize("hardened", [False, True])
+def test_what_was_made_in_inference_mode_has_gradients_outside(method, form, hardened):
+    scores = torch.randn(2, 6, requires_grad=True)
+    gradients = []
+    for inside in (True, False):
+        with torch.inference_mode(inside):
+            P = method.relax(scores, tau=0.5)
+            P = P.straight_through() if hardened else P
+        gradients += torch.autograd.grad(P.sort(scores).square().sum(), scores)
+    assert torch.equal(*gradients)
+
+
 def test_a_matrix_hardened_in_inference_mode_still_has_gradients():
     matrix = torch.rand(4, 4).softmax(-1).requires_grad_()
     P = ns.RelaxedPermutation.from_dense(matrix)

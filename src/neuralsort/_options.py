@@ -193,8 +193,8 @@ def refused(
     """What to say of a relaxation that does not take what it is given; None if it does."""
     try:
         taken = inspect.signature(value).parameters.values()
-    except (TypeError, ValueError):  # of functions that are not Python's
-        return None
+    except (TypeError, ValueError):  # of functions that are not Python's, such as torch.sort
+        taken = ()
     if any(one.kind is one.VAR_KEYWORD for one in taken):
         return None
     missing = [name for name in given if name not in {one.name for one in taken}]
@@ -261,12 +261,17 @@ def memberships(value: Callable[..., Any], scores: Any, options: Mapping[str, ob
 def sample_shape(value: object) -> tuple[int, ...]:
     """How many samples, as a shape."""
     try:
-        return tuple(operator.index(size) for size in value)  # pyright: ignore
+        shape = tuple(operator.index(size) for size in value)  # pyright: ignore
     except TypeError:
         raise TypeError(
             f"`sample_shape` expects a tuple of whole numbers, got {value!r}. "
             "For three samples write (3,)."
         ) from None
+    if any(size < 0 for size in shape):
+        raise ValueError(
+            f"`sample_shape` must not be negative, got {shape}. For three samples write (3,)."
+        )
+    return shape
 
 
 def control(value: float) -> float:

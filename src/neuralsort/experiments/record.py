@@ -224,7 +224,7 @@ def read_file(path: Path, studies: Collection[str] | None = None) -> list[Line]:
             continue
         try:
             facts = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (RecursionError, ValueError) as error:  # also of numbers that never end
             raise RecordError(
                 f"{path}, line {number} is not JSON ({error}). Repair or delete it."
             ) from None
@@ -258,7 +258,7 @@ def _pieces(path: Path) -> tuple[list[str], bytes]:
 def _is_json(text: bytes) -> bool:
     try:
         json.loads(text)
-    except ValueError:
+    except (RecursionError, ValueError):
         return False
     return True
 

@@ -70,6 +70,11 @@ def tau(value: Tau, scores: Tensor) -> Tau:
                 f"{lists} for scores {tuple(scores.shape)}, got {shape}. "
                 "For a batch of temperatures use tau.unsqueeze(-1)."
             )
+        if value.dim() and value.device != scores.device:
+            raise ValueError(
+                f"`tau` must be on the device of the scores, {scores.device}, got {value.device}. "
+                "Move it with tau.to(scores.device)."
+            )
         if readable(value) and bool((value < 0).any()):
             raise ValueError(
                 f"`tau` must not be negative, got a tensor with {float(value.min())}. Learn its "
@@ -106,6 +111,11 @@ def mask(value: Tensor | None, scores: Tensor) -> Tensor | None:
         raise TypeError(
             f"`mask` expects a boolean tensor, True where the item exists, got {came}. "
             "Convert it with torch.as_tensor(mask).bool()."
+        )
+    if value.device != scores.device:
+        raise ValueError(
+            f"`mask` must be on the device of the scores, {scores.device}, got {value.device}. "
+            "Move it with mask.to(scores.device)."
         )
     try:
         return value.expand(scores.shape)

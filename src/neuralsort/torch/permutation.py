@@ -299,6 +299,9 @@ class HardPermutation(RelaxedPermutation):
     _written = False
 
     def __init__(self, perm: Tensor, n: int, dtype: torch.dtype) -> None:
+        if inferring():  # it may serve gradients when that has ended
+            with torch.inference_mode(False):
+                perm = perm.clone()
         self._perm, self._n, self._dtype = perm, n, dtype
 
     def permutation(self) -> Tensor:

@@ -46,6 +46,10 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise CheckpointError(f"There is no checkpoint {path}. Train first.") from None
+    except IsADirectoryError:
+        raise CheckpointError(
+            f"{path} is a folder, where the file of a checkpoint was expected. Give a file in it."
+        ) from None
     try:
         size = int.from_bytes(content[:8], "little")
         header = json.loads(content[8 : 8 + size])["__metadata__"]
@@ -55,7 +59,14 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         if header["digest"] != digest(tensors, header["facts"]):
             raise ValueError("its content does not have its digest")
         return tensors, json.loads(header["facts"])
-    except (SafetensorError, LookupError, OverflowError, TypeError, ValueError) as error:
+    except (
+        SafetensorError,
+        LookupError,
+        OverflowError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise CheckpointError(
             f"{path} is not a checkpoint of ours, or it is damaged ({error}). "
             "Delete it to start again, or give another --run."

@@ -9,9 +9,10 @@ from jax import Array
 
 from ..._blur import between
 from .. import _checks
-from ..arrays import working
+from ..arrays import take_rows, working
 from ..permutation import RelaxedPermutation
 from ..pytrees import pytree
+from .engine.blocks import weighted_mean
 from .scored import ScorePermutation, relaxed
 from .thresholds import laplace, memberships
 
@@ -86,6 +87,10 @@ class LapSumPermutation(ScorePermutation):
         place = mask.sum(-1, keepdims=True) + jnp.cumsum(~mask, -1) - 1
         own = ~mask[..., None, :] & (jnp.arange(rows)[:, None] == place[..., None, :])
         return jnp.where(own, 1.0, matrix)
+
+    def _sort(self, x: Array) -> Array:
+        own = take_rows(x[..., None], self.permutation())[..., 0]
+        return weighted_mean(self._matrix(), x, own)
 
     def _memberships(self, k: Array) -> Array:
         scores, tau, mask = self._lists()

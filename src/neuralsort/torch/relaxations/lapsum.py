@@ -85,7 +85,7 @@ class LapSumKernel(LazyKernel):
     def fall(self, ordered: Ordered, place: Tensor) -> Tensor:
         rows = place.shape[-1]
         thresholds = Thresholds(ordered, ordered.exact, rows)
-        flat = place.reshape(-1, rows)
+        flat = place.reshape(math.prod(place.shape[:-1]), rows)
         own = torch.arange(rows, device=place.device).expand(flat.shape)
         fall = thresholds.log_weight(own) - thresholds.log_weight(flat)
         return fall.reshape(place.shape)

@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 from ... import _options
 from ..._blur import Blur
 from .. import _checks
-from ..arrays import matmul, working
+from ..arrays import inferring, matmul, working
 from ..gradients import straight_through
 from ..permutation import RelaxedPermutation
 from ..pytrees import pytree
@@ -125,6 +125,9 @@ def sorting_network(
     network, soft = (ErrorFreeNetwork, "optimal") if exact else (Network, swap)
 
     def make(scores: Tensor, tau: float | Tensor, mask: Tensor | None) -> RelaxedPermutation:
+        if inferring():  # its wires may serve gradients when that has ended
+            with torch.inference_mode(False):
+                return make(scores, tau, mask)
         ordered = Ordered(scores, tau, mask)
         return NetworkPermutation(network(kind, soft, ordered), ordered, scores.dtype)
 

@@ -149,7 +149,7 @@ class Bands(ABC):
         """Maximal aligned dyadic blocks, with their windows."""
         count = -(-self.n // SMALLEST)
         fits = [(torch.arange(tiles.whole, device=self.gaps.device) < count).expand(self.lists, -1)]
-        while SMALLEST << len(fits) <= self.n:
+        while self.lists and SMALLEST << len(fits) <= self.n:
             level = len(fits)
             whole = torch.arange(tiles.whole >> level, device=self.gaps.device)
             fit = self.fits(tiles, level).view(self.lists, -1)
