@@ -75,7 +75,7 @@ class LapSumKernel(LazyKernel):
 
     name = "lapsum"
     needs_float64 = True
-    longest_dense = 32
+    dense_share = 1 / 16  # 32 items
 
     def matrix(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
         log = Thresholds(ordered, dtype, rows).log_matrix().reshape(*ordered.batch, rows, ordered.n)

@@ -49,7 +49,7 @@ class Kernel(ABC):
     unimodal: ClassVar[bool] = False  # whether the paper's definition holds whatever the scores
 
     needs_float64: ClassVar[bool] = False  # for short lists too; for long ones all do
-    longest_dense: ClassVar[int] = LONGEST_DENSE  # on a CPU, as fast as without the matrix
+    dense_share: ClassVar[float] = 1.0  # of `LONGEST_DENSE`, up to which a matrix is worth it
 
     def options(self) -> tuple[Any, ...]:
         """What it was made with, plain values."""
@@ -86,7 +86,7 @@ def relaxed(
 ) -> RelaxedPermutation:
     """The relaxed permutation of checked scores, in the form that suits their length."""
     eager = scores.device.type == "cpu" and not torch.compiler.is_compiling()
-    longest = kernel.longest_dense if eager else LONGEST_DENSE
+    longest = LONGEST_DENSE * (kernel.dense_share if eager else 1.0)
     long = scores.shape[-1] > longest and not scores.is_meta  # whose matrix takes no memory
     if (long or kernel.needs_float64) and lacks_float64(scores.device):
         return on_host(relaxed, scores.device, kernel, scores, tau, mask, power)
