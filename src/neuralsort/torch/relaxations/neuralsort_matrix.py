@@ -21,7 +21,9 @@ CHUNK = 1 << 18
 
 def neuralsort_matrix(ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
     """The first rows of NeuralSort's matrix, `(..., rows, n)`."""
-    if dtype != ordered.exact and ordered.n <= PAIRWISE and ordered.tame(WIDEST):
+    # Graphs are not to depend on whether lists are that short.
+    few = not torch.compiler.is_compiling() and ordered.n <= PAIRWISE
+    if few and dtype != ordered.exact and ordered.tame(WIDEST):
         return _pairwise(ordered, dtype, rows)
     unit, gaps = ordered.unit(), ordered.gaps
     unit = gaps.new_zeros(()) if unit is None else unit

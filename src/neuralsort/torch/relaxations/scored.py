@@ -86,7 +86,7 @@ def relaxed(
 ) -> RelaxedPermutation:
     """The relaxed permutation of checked scores, in the form that suits their length."""
     eager = scores.device.type == "cpu" and not torch.compiler.is_compiling()
-    longest = LONGEST_DENSE * (kernel.dense_share if eager else 1.0)
+    longest = int(LONGEST_DENSE * kernel.dense_share) if eager else LONGEST_DENSE
     long = scores.shape[-1] > longest and not scores.is_meta  # whose matrix takes no memory
     if (long or kernel.needs_float64) and lacks_float64(scores.device):
         return on_host(relaxed, scores.device, kernel, scores, tau, mask, power)
