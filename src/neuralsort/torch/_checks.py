@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .. import _options
 from .._blur import Blur
-from .arrays import longest
+from .arrays import longest, seen
 
 Tau = float | Tensor | Blur
 """What every `tau=` takes."""
@@ -127,18 +127,8 @@ def mask(value: Tensor | None, scores: Tensor) -> Tensor | None:
 
 
 def readable(value: Tensor) -> bool:
-    """Whether a rule may look at the values of a tensor.
-
-    Not while a function is compiled, traced or mapped: then there are none yet. And not on
-    accelerators, which would have to finish all they are doing first.
-    """
-    if torch.compiler.is_compiling() or value.device.type != "cpu":
-        return False
-    try:
-        bool(value.any())
-    except RuntimeError:  # of vmap, and of tensors without values
-        return False
-    return True
+    """Whether a rule may look at the values of a tensor."""
+    return seen(value, torch.any) is not None
 
 
 def in_range(name: str, value: Tensor, n: int) -> None:

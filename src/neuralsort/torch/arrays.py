@@ -1,6 +1,7 @@
-"""What tensors need everywhere: the dtype of a computation, and exact products."""
+"""What tensors need everywhere: the dtype of a computation, exact products, a look at values."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -31,14 +32,21 @@ def inferring() -> bool:
     return not torch.compiler.is_compiling() and torch.is_inference_mode_enabled()
 
 
-def known_finite(*tensors: Tensor) -> bool:
-    """Whether no tensor holds an infinity or a NaN, as far as that can be seen for nothing.
+def seen(value: Tensor, question: Callable[[Tensor], Tensor]) -> float | None:
+    """The one number that answers a question about a tensor; None where one may not look.
 
-    Asked on the CPU alone: reading a value would stall an accelerator, and has no place in a graph.
+    Not while a function is compiled, traced or mapped: then there are no values yet. And not on
+    accelerators, which would have to finish all they are doing first.
     """
-    if torch.compiler.is_compiling() or any(x.device.type != "cpu" for x in tensors):
-        return False
+    if torch.compiler.is_compiling() or value.device.type != "cpu":
+        return None
     try:
-        return all(math.isfinite(x.detach().sum().item()) for x in tensors)
-    except RuntimeError:  # vmap hides values
-        return False
+        return question(value.detach()).item()
+    except RuntimeError:  # of vmap, and of tensors without values
+        return None
+
+
+def known_finite(*tensors: Tensor) -> bool:
+    """Whether no tensor holds an infinity or a NaN, as far as one may look."""
+    sums = (seen(x, torch.sum) for x in tensors)
+    return all(total is not None and math.isfinite(total) for total in sums)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..arrays import inferring, longest
+from ..arrays import inferring, longest, seen
 from ..tracing import running_max, running_min, stable_sort
 
 # A gap of this many temperatures carries no weight: exp(-800) is 0 in float64.
@@ -84,22 +84,15 @@ class Ordered:
     def tame(self, widest: float) -> bool:
         """Whether all items exist, no list is hard, and no score is as large as so many units.
 
-        As far as that can be seen for nothing. On an accelerator reading a value would make the
-        host wait, and there it is False.
+        As far as one may look: on an accelerator, in compiled graphs and of no scores it is False.
         """
-        scores, scale = self.scores.detach(), self.scale()
-        unseen = torch.compiler.is_compiling() or scores.device.type != "cpu"
-        if unseen or self.mask is not None or not scores.numel():
+        if self.mask is not None:
             return False
-        try:
-            largest, least = float(scores.abs().max()), 0.0
-            if not isinstance(scale, Tensor):
-                least = scale
-            elif self.hard is not None and not self.hard.any():
-                least = float(scale.min())
-        except RuntimeError:  # vmap hides values
-            return False
-        return largest < widest * least
+        largest, least = seen(self.scores, lambda x: x.abs().max()), self.scale()
+        if isinstance(least, Tensor):  # a hard list has a temperature of 1 in place of 0
+            hard = self.hard is None or bool(seen(self.hard, torch.any))
+            least = None if hard else seen(least, torch.min)
+        return largest is not None and least is not None and largest < widest * least
 
     @property
     def differentiable(self) -> bool:
