@@ -181,8 +181,9 @@ class NeuralSortBands(Bands):
         # Chebyshev nodes, at most (1 - c) 2 m to what the slope makes up for, with c > 1e-4 for up
         # to 100 nodes: in float32 too the fall wins.
         narrow = gaps.masked_fill(gaps == HIDDEN, 0.0) if apart else gaps
-        slope = outward(narrow, centre)  # (B, W)
-        base = outward(narrow * ranks, centre).abs_().neg_()
+        slope, base = outward(torch.stack([narrow, narrow * ranks]), centre)  # (B, W)
+        slope[:, :centre].neg_()
+        base.neg_()
         peak = torch.addcmul(base[:, own], 2 * row, slope[:, own]).unsqueeze(1)  # (B, 1, S)
         slope, base = in_pieces(slope) * INVERSE_LOG_2, in_pieces(base) * INVERSE_LOG_2
         if size == SMALLEST:  # neighbouring rows may differ without bound: float64, from the peak

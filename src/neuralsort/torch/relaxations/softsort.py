@@ -271,7 +271,9 @@ class SoftSortBands(Bands):
         return tiles.inner[level] <= REACH / 2
 
     def block(self, gaps: Tensor, size: int, left: int, dtype: torch.dtype) -> Block:
-        slope = outward(gaps, left + size // 2).unsqueeze(1)  # (B, 1, W)
+        centre = left + size // 2
+        slope = outward(gaps, centre).unsqueeze(1)  # (B, 1, W)
+        slope[..., :centre].neg_()
         row = slope[..., left : left + size]
         node, interpolate = row, None
         if size > self.nodes:

@@ -35,6 +35,9 @@ from .tiles import SMALLEST, Tiles
 
 # Entries of the largest temporary: few enough to stay in cache, enough to keep the cores busy.
 BUDGET = 1 << 21
+# Entries of the blocks that are kept for the next sweep, such as that of the gradient: all of lists
+# of some ten thousand items, and of longer ones a share that costs no more memory.
+KEPT = 1 << 23
 
 TOLERANCE = {torch.float32: 1e-7, torch.float64: 1e-14}
 """What is skipped, as a share of a row's mass."""
@@ -62,7 +65,7 @@ class Level:
     left: Tensor  # (m,) tiles left of the block that carry weight
     right: Tensor  # (m,) and right of it
 
-    def batches(self, per_column: int) -> Iterator[tuple[slice, int, int]]:
+    def batches(self, per_column: int) -> Iterator["Batch"]:
         """Runs of blocks with windows of similar width that fit the budget together."""
         lefts, rights = self.left.tolist(), self.right.tolist()
         begin = 0
@@ -78,7 +81,8 @@ class Level:
             left = lefts[begin + count - 1]
             if width > LONGEST_SUM:  # then it is cut into pieces, which should not be small
                 widest += -(left + widest + 1) % max(1, SMALLEST_PIECE // self.size)
-            yield slice(begin, begin + count), left, widest
+            block = self.block[begin : begin + count]
+            yield Batch(block, self.window(block, left, widest), left * self.size)
             begin += count
 
     def window(self, block: Tensor, left: int, right: int) -> Tensor:
@@ -102,6 +106,17 @@ class Level:
     def by_list(self, x: Tensor, n: int) -> Tensor:
         """Undoes `by_tile`."""
         return x[:-1].transpose(0, 1).reshape(x.shape[1], self.lists, -1)[..., :n]
+
+
+@dataclass
+class Batch:
+    """Blocks of one size whose windows are as wide, visited together."""
+
+    block: Tensor  # (B,) which tiles they are
+    window: Tensor  # (B, tiles) which tiles they see
+    left: int  # columns before their own
+    norm: Tensor | None = None  # (B, 1, S) the mass of their rows, once it is known
+    made: Block | None = None  # their weights, if they are kept
 
 
 class Bands(ABC):
@@ -134,6 +149,8 @@ class Bands(ABC):
         self.threshold = -math.log(tol)
         self.nodes = fewest_nodes(*self.error, tol)
         self.levels = list(self._partition(Tiles(gaps, self.threshold)))
+        self._batches: dict[int, list[list[Batch]]] = {}  # of every level, by entries per column
+        self._room = KEPT
 
     # -- geometry ------------------------------------------------------------------------------
 
@@ -220,32 +237,56 @@ class Bands(ABC):
         row_result = torch.zeros(rows_out, self.lists, self.n, **kind)
         col_result = torch.zeros(cols_out, self.lists, self.n, **kind)
         seen = self.seen().unsqueeze(0)
-        for level in self.levels:
+        for level, batches in zip(self.levels, self._in_batches(channels), strict=True):
             size = level.size
-            gap_tiles = level.by_tile(seen, self.hiding)
             row_tiles, col_tiles = level.by_tile(rows, 0.0), level.by_tile(cols, 0.0)
-            row_sums = torch.zeros(len(gap_tiles), rows_out, size, **kind)
-            col_sums = torch.zeros(len(gap_tiles), cols_out, size, **kind)
-            per_column = max(min(size, self.nodes), channels)
-            for batch, left, right in level.batches(per_column):
-                mine = level.block[batch]
-                window = level.window(mine, left, right)  # (B, tiles)
-                gaps = _windowed(gap_tiles, window).squeeze(1)
-                block = self.block(gaps, size, left * size, self.dtype)
-                if block.lopsided():
-                    block = self.block(gaps, size, left * size, gaps.dtype)
-                held = row_tiles[mine], _windowed(col_tiles, window)
+            row_sums = torch.zeros(len(row_tiles), rows_out, size, **kind)
+            col_sums = torch.zeros(len(row_tiles), cols_out, size, **kind)
+            for batch, block in zip(batches, self._made(level, batches, seen), strict=True):
+                held = row_tiles[batch.block], _windowed(col_tiles, batch.window)
                 to_rows, to_cols = visit(block, *(x.to(block.weights.dtype) for x in held))
                 if to_rows is not None:
-                    row_sums[mine] = to_rows.to(self.dtype)
+                    row_sums[batch.block] = to_rows.to(self.dtype)
                 if to_cols is not None:
                     share = to_cols.to(self.dtype).unflatten(-1, (-1, size)).transpose(1, 2)
-                    col_sums.index_add_(0, window.view(-1), share.flatten(0, 1))
+                    col_sums.index_add_(0, batch.window.view(-1), share.flatten(0, 1))
             if rows_out:
                 row_result += level.by_list(row_sums, self.n)
             if cols_out:
                 col_result += level.by_list(col_sums, self.n)
         return row_result, col_result
+
+    def _in_batches(self, channels: int) -> list[list[Batch]]:
+        """The batches of every level, for so many values of each row and column."""
+        key = max(channels, SMALLEST)  # no block has fewer rows
+        if key not in self._batches:
+            self._batches[key] = [
+                list(level.batches(max(min(level.size, self.nodes), channels)))
+                for level in self.levels
+            ]
+        return self._batches[key]
+
+    def _made(self, level: Level, batches: list[Batch], seen: Tensor) -> Iterator[Block]:
+        """Their weights, one batch after the other: kept ones, or made anew."""
+        tiles = None
+        for batch in batches:
+            block = batch.made
+            if block is None:
+                if tiles is None:
+                    tiles = level.by_tile(seen, self.hiding)
+                gaps = _windowed(tiles, batch.window).squeeze(1)
+                if batch.norm is not None:
+                    block = self.block(gaps, level.size, batch.left, batch.norm.dtype)
+                    block.norm = batch.norm
+                else:
+                    block = self.block(gaps, level.size, batch.left, self.dtype)
+                    if block.lopsided():
+                        block = self.block(gaps, level.size, batch.left, gaps.dtype)
+                    batch.norm = block.norm
+                if block.entries <= self._room:
+                    self._room -= block.entries
+                    batch.made = block
+            yield block
 
     # -- gradients: to the scores, to the unit, to the payload -----------------------------------
 
@@ -301,7 +342,9 @@ def _windowed(x: Tensor, window: Tensor) -> Tensor:
 
 
 def outward(gaps: Tensor, centre: int) -> Tensor:
-    """Signed distances from the centre column, summed outward so that nothing cancels."""
-    rightward = gaps[:, centre:-1].cumsum(1)
-    leftward = gaps[:, :centre].flip(1).cumsum(1).flip(1)
-    return torch.cat([-leftward, torch.zeros_like(gaps[:, :1]), rightward], 1)
+    """Sums of gaps `(..., W)` from the centre column outward, so that nothing cancels."""
+    sums = torch.empty_like(gaps)
+    sums[..., centre] = 0.0
+    torch.cumsum(gaps[..., centre:-1], -1, out=sums[..., centre + 1 :])
+    sums[..., :centre] = gaps[..., :centre].flip(-1).cumsum(-1).flip(-1)
+    return sums

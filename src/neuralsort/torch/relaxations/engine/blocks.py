@@ -1,5 +1,6 @@
 """A batch of blocks of rows: their weights, products with them, and gradients to their logits."""
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -29,14 +30,25 @@ class Block:
     lever: Tensor | None = None  # like weights: how far the column's score lies below the row's
 
     def __post_init__(self) -> None:
-        _, self.pieces, _, self.piece = self.weights.shape
-        self.norm = self._to_rows(_added(self.weights.sum(-1).unsqueeze(2)))  # (B, 1, S)
-        width, size = self.pieces * self.piece, self.norm.shape[-1]
+        _, self.pieces, nodes, self.piece = self.weights.shape
+        width = self.pieces * self.piece
+        size = nodes if self.interpolate is None else self.interpolate.shape[-2]
         self.own = slice(self.left, self.left + size)  # the columns that are the block's rows
         self.centre = self.left + size // 2
         index = torch.arange(width, dtype=self.weights.dtype, device=self.weights.device)
         self.position = index + (0.5 - self.centre)  # (W,) ranks from the middle of the block
         self.row = self.position[self.own]  # (S,) the same for the rows
+
+    @functools.cached_property
+    def norm(self) -> Tensor:
+        """The mass of each row, (B, 1, S)."""
+        return self._to_rows(_added(self.weights.sum(-1).unsqueeze(2)))
+
+    @property
+    def entries(self) -> int:
+        """How many float32 numbers take as much memory as its weights."""
+        kept = [x for x in (self.weights, self.lever) if x is not None]
+        return sum(x.numel() * x.element_size() for x in kept) // 4
 
     def lopsided(self) -> bool:
         """Whether rounding at heavy nodes would show in light rows that are interpolated."""

@@ -58,10 +58,19 @@ class Tiles:
             self.inner.append(near[0] + self.inner[-1].view(-1, 2)[:, 1])
             size *= 2
         self.levels = len(totals)
-        # All levels in one row, so that blocks of every size may walk together.
-        self._total, self._moment = torch.cat(totals, 1), torch.cat(moments, 1)  # (2, nodes)
-        counts = torch.tensor([0, *(x.shape[1] for x in totals)], device=gaps.device)
-        self._begin = counts.cumsum(0)
+        # All levels in one row, so that blocks of every size may walk together. Behind each, and
+        # wherever there is none, nothing is within reach.
+        beyond = gaps.new_full((2, self.lists + 1), torch.inf)
+        self._total, self._moment = (  # (2, nodes)
+            torch.cat([part for x in of for part in (x, beyond[:, :1])] + [beyond], 1)
+            for of in (totals, moments)
+        )
+        begin = [0]
+        for x in totals:
+            begin.append(begin[-1] + x.shape[1] + 1)
+        begin += begin[-1:] * (self.levels - 1)  # as many steps as there are levels
+        nodes = self._total.shape[1]
+        self._begin = torch.tensor([begin, [nodes + at for at in begin]], device=gaps.device)
 
     def reach(
         self, level: Tensor, tile: Tensor, within: float, ranked: bool
@@ -98,23 +107,23 @@ class Tiles:
 
         Climbs to larger and larger tiles while they fit, then descends to smaller ones.
         """
-        side = torch.arange(2, device=tile.device).repeat_interleave(len(tile) // 2)
-        base = side * self._total.shape[1]
-        total, moment = self._total.view(-1), self._moment.view(-1)
-        size = SMALLEST << level
-        fall, at = gap, tile + 1
+        second_half = torch.arange(2, device=tile.device).repeat_interleave(len(tile) // 2)
+        row = second_half * self._begin.shape[1] + level
+        begin, total, moment = (x.view(-1) for x in (self._begin, self._total, self._moment))
+        highest, size = self.levels - 1 - level, 2 * SMALLEST << level
+        fall, start = gap, tile + 1
+        at = start
 
         def move(allowed: Tensor, step: int) -> Tensor:
             """Over the next tile that is `1 << step` times as large, where that is allowed."""
             nonlocal fall, at
-            above = (level + step).clamp(max=self.levels - 1)
-            end = self._begin[above + 1] - 1
-            node = base + torch.minimum(self._begin[above] + (at >> step), end)
-            further = fall + total[node]
-            if ranked:
-                ranks = 1 + (at - tile - 1) * size  # from the row to the first of these gaps
-                further = fall + moment[node] + 2 * ranks * total[node]
-            moved = allowed & (further < within) & (level + step < self.levels)
+            node = begin[row + step] + (at >> step)
+            gaps = total[node]
+            if ranked:  # twice the ranks from the row to the first of these gaps, times them all
+                further = torch.addcmul(fall + moment[node], 2 + (at - start) * size, gaps)
+            else:
+                further = fall + gaps
+            moved = allowed & (further < within)
             fall, at = torch.where(moved, further, fall), torch.where(moved, at + (1 << step), at)
             return moved
 
@@ -123,8 +132,8 @@ class Tiles:
         while bool(climbing.any()):
             second = (at >> step) % 2 == 1  # of its pair; a first one is part of a larger tile
             climbing = climbing & (move(climbing & second, step) | ~second)
-            climbing = climbing & (level + step + 1 < self.levels)
+            climbing = climbing & (highest > step)
             step += 1
         for smaller in reversed(range(step)):
             move(at % (1 << smaller) == 0, smaller)
-        return (gap < within) + (at - tile - 1)
+        return (gap < within) + (at - start)
