@@ -1,5 +1,6 @@
 """The bounds of docs/numerics.md, each at its worst case."""
 
+import functools
 import math
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import neuralsort.torch as ns
+from neuralsort.torch.relaxations.engine import bands
 from neuralsort.torch.relaxations.engine.bands import REACH, TOLERANCE
 from neuralsort.torch.relaxations.engine.between import all_falls, fall_between
 from neuralsort.torch.relaxations.engine.chebyshev import (
@@ -18,6 +20,7 @@ from neuralsort.torch.relaxations.engine.chebyshev import (
     neuralsort_error,
     softsort_error,
 )
+from neuralsort.torch.relaxations.engine.queries import PRODUCT
 from neuralsort.torch.relaxations.engine.tiles import SMALLEST, Tiles
 from neuralsort.torch.relaxations.neuralsort import NeuralSortBands
 from neuralsort.torch.relaxations.ordering import WALL
@@ -25,6 +28,7 @@ from neuralsort.torch.relaxations.softsort import SoftSortBands
 
 POINTS = torch.linspace(-1, 1, 401, dtype=torch.float64)
 ROUNDING = 1e-13  # of interpolation itself
+SQUARED = functools.partial(ns.softsort, power=2.0)
 
 
 def interpolation_error(function, nodes: int) -> float:
@@ -245,3 +249,41 @@ def test_no_item_outweighs_the_one_that_belongs_there(n, dtype):
             matrix = P.to_dense()
             own = matrix.gather(-1, P.permutation().unsqueeze(-1))
             assert (matrix <= own).all()
+
+
+# -- what is kept between visits -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "relax", [ns.neuralsort, ns.softsort, SQUARED], ids=["neuralsort", "softsort", "squared"]
+)
+@pytest.mark.parametrize("kept", [0, 50_000])
+def test_what_is_kept_changes_nothing(monkeypatch, relax, kept):
+    """Neither weights that are kept, all or some, nor those that are made again."""
+    generator = torch.Generator().manual_seed(0)
+    scores, payload, upstream = torch.randn(3, 2, 1500, generator=generator)
+    tau = torch.tensor([[0.1], [30.0]])
+
+    def answers():
+        inputs = [x.clone().requires_grad_() for x in (scores, tau, payload)]
+        P = relax(inputs[0], tau=inputs[1])
+        first = P.sort(inputs[2])
+        gradients = torch.autograd.grad(first, inputs, upstream)
+        return first, *gradients, P.rank(), P.entropy(), P.sort(inputs[2])
+
+    expected = answers()
+    monkeypatch.setattr(bands, "KEPT", kept)
+    for got, wanted in zip(answers(), expected, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=0, atol=0)
+
+
+def test_no_more_is_kept_than_there_is_room_for(monkeypatch):
+    monkeypatch.setattr(bands, "KEPT", 50_000)
+    gaps = torch.full((2, 3000), 0.01, dtype=torch.float64)
+    gaps[:, -1] = WALL
+    made = NeuralSortBands(gaps, torch.float32)
+    PRODUCT.value(made, torch.randn(1, 2, 3000))
+    batches = [one for level in made._batches.values() for part in level for one in part]
+    entries = [one.made.entries for one in batches if one.made is not None]
+    assert sum(entries) <= 50_000
+    assert all(one.norm is not None for one in batches)
