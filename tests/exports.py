@@ -106,6 +106,9 @@ def _methods() -> list[Case]:
     return cases
 
 
+GATES = (ns.lapsum, ns.sparse_threshold, ns.midpoint_threshold)
+
+
 def _masked_answers(scores: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
     P = ns.neuralsort(scores, mask=mask)
     return (
@@ -115,6 +118,7 @@ def _masked_answers(scores: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
         ns.soft_topk(scores, 2, mask=mask).weights,
         ns.soft_sort_by(scores, scores, mask=mask),
         ns.soft_median(scores, mask=mask),
+        *(ns.soft_topk_mask(scores, 2, mask=mask, relax=relax) for relax in GATES),
     )
 
 
@@ -201,7 +205,7 @@ def _operators() -> list[Case]:
 
     return [
         Case("operators", answers, _lists, ("bn",)),
-        Case("masks", _masked_answers, _masked, ("bn", "bn")),
+        Case("masks and gates", _masked_answers, _masked, ("bn", "bn")),
     ]
 
 

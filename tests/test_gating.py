@@ -281,3 +281,14 @@ def test_messages():
         ns.soft_topk_mask(x, 1, relax="lapsum")
     with pytest.raises(TypeError, match="Lists with a mask need one that takes it"):
         ns.soft_topk_mask(x, 1, mask=x > 0, relax=lambda scores, tau: ns.lapsum(scores, tau=tau))
+
+
+@pytest.mark.parametrize("k", [0, 2, 4])
+@pytest.mark.parametrize("name", GATES)
+def test_a_negative_temperature_that_cannot_be_seen_spoils_its_list_whatever_k_is(name, k):
+    def gate(tau):
+        return ns.soft_topk_mask(torch.arange(4.0), k, tau=tau, relax=GATES[name])
+
+    weights = torch.vmap(gate)(torch.tensor([[1.0], [-1.0]]))
+    assert not weights[0].isnan().any()
+    assert weights[1].isnan().all()

@@ -22,6 +22,7 @@ from ..._blur import logistic
 from .. import _checks
 from ..arrays import longest, working
 from ..softness import temperature
+from ..tracing import count_up_to
 from .ordering import Ordered
 
 # Distances beyond this many temperatures are as good as this one: exp(-1e4) is 0 in float64.
@@ -165,6 +166,8 @@ def memberships(
         weights = _beside_infinite(weigh, x, tau, there, k)
     if isinstance(frozen, Tensor):
         weights = torch.where(frozen, chosen(fixed, mask, k.squeeze(-1)), weights)
+        # Whatever k is, and whether or not the rule looks at it.
+        weights = weights.masked_fill(tau.detach().isnan(), torch.nan)
     return weights.to(scores.dtype)
 
 
@@ -257,7 +260,8 @@ def _solve_laplace(x: Tensor, tau: Tensor, there: Tensor, k: Tensor) -> Tensor:
     gap = (upper - lower).clamp(max=FAR)
     both = (ahead + behind - gap) / 2
     excess = count - k
-    root = (excess.abs() + torch.hypot(excess, both.exp())).log()
+    # A whole number, and a mean of sums over at most n items: no square overflows.
+    root = (excess.abs() + (excess.square() + (2 * both).exp()).sqrt()).log()
     root = torch.where(excess == 0, both, root)
     after = torch.where(excess < 0, gap - behind + root, ahead - root)  # from upper down to t
     before = torch.where(excess < 0, behind - root, gap - ahead + root)  # from t down to lower
@@ -317,7 +321,7 @@ def _uniform_mass(y: Tensor, at: Tensor) -> Tensor:
     total = pad(y.flip(-1).cumsum(-1).flip(-1), (0, 1))
 
     def beyond(t: Tensor) -> Tensor:
-        place = torch.searchsorted(y, t, right=True)
+        place = count_up_to(y, t)
         return total.gather(-1, place) - (y.shape[-1] - place) * t
 
     return beyond(at) - beyond(at + 1)
