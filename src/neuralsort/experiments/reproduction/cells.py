@@ -72,6 +72,11 @@ class Cell:
         return len(taus) * self._plan.steps
 
     @property
+    def threads(self) -> int:
+        """Of its arithmetic."""
+        return self._plan.threads
+
+    @property
     def _plan(self) -> Plan:
         return self.config.adjusted(STUDIES[self.study].plan(self.config))
 

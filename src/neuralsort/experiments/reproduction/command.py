@@ -8,6 +8,7 @@ from ..training.plan import ConfigError
 from .cells import Data, Recipe, cells, in_order, placed
 from .processes import Processes
 from .queue import Queue
+from .ray_tasks import connected
 
 
 def reproduce(
@@ -18,6 +19,7 @@ def reproduce(
     seeds: int = 3,
     steps: int | None = None,
     jobs: int = 1,
+    ray: str | None = None,
     data_dir: Path | None = None,
     results: Path = Path("results"),
     runs_dir: Path = Path("runs"),
@@ -36,6 +38,7 @@ def reproduce(
         seeds: How many seeds each cell of the tables has.
         steps: Limits every run to so many. Not given: those of the report.
         jobs: How many runs to do side by side, each with threads of its own.
+        ray: Do the runs on a Ray cluster: its address, or `auto` for that of this machine.
         data_dir: Folder with the data; else NEURALSORT_DATA, else the user's cache and a download.
         results: Folder of the result lines.
         runs_dir: Folder of the runs' checkpoints.
@@ -51,9 +54,21 @@ def reproduce(
             f"There are no runs of the study {only} on {data} with the recipe {recipe}. Choose "
             "another --only, --data or --recipe."
         )
+    if ray is not None and jobs > 1:
+        raise ConfigError(
+            f"--jobs {jobs} is for this machine. With --ray there are as many runs side by side as "
+            "the cluster has cores for. Leave one of the two out."
+        )
+    # Workers on other machines start in other folders.
+    runs_dir, results = (one.expanduser().absolute() for one in (runs_dir, results))
+    data_dir = data_dir and data_dir.expanduser().absolute()
     queue = in_order([placed(one, runs_dir, results, data_dir, steps) for one in wanted[:first]])
     if dry_run:
         for cell in queue:
             print(cell.folder.name)
         return
-    Queue(queue, Processes(jobs) if jobs > 1 else None).run()
+    if ray is None:
+        Queue(queue, Processes(jobs) if jobs > 1 else None).run()
+    else:
+        with connected(ray) as workers:
+            Queue(queue, workers).run()
