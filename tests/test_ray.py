@@ -30,6 +30,7 @@ PATIENCE = 240.0
 
 
 def test_ray_that_is_missing_is_told_before_any_work(monkeypatch, capsys):
+    assert "ray" not in vars(ray_tasks), "Ray is imported before it is asked for"
     monkeypatch.setitem(sys.modules, "ray", None)
     assert cli.main(["reproduce", "--data", "digits", "--ray", "auto"]) == 2
     assert 'Install it with pip install "neuralsort[ray]"' in capsys.readouterr().err
@@ -50,7 +51,8 @@ def test_a_folder_that_machines_do_not_share_is_told(tmp_path, monkeypatch, caps
         exceptions=SimpleNamespace(RayError=OSError),
     )
     workers = ray_tasks.RayTasks(ray)
-    cell = workers.running["task"] = tiny(tmp_path)
+    cell = tiny(tmp_path)
+    workers.running["task"] = cell, 1.0
     assert workers.ended() == [(cell, False)]
     assert "Give a --runs-dir and --results that all machines share" in capsys.readouterr().err
 
@@ -67,21 +69,30 @@ def test_workers_have_the_settings_of_this_process(monkeypatch):
 # -- with one --------------------------------------------------------------------------------------
 
 
+NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
+
+
 @pytest.fixture(scope="module")
 def cluster():
-    """Two nodes of one core each."""
+    """One node, of one core."""
     if sys.platform != "linux":
         pytest.skip("looks into /proc")
     pytest.importorskip("ray", reason="needs the extra `ray`")
     from ray.cluster_utils import Cluster
 
-    small = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
     # Workers that are not nice to others, and a death that is noticed soon.
     quick = {"worker_niceness": 0, "health_check_period_ms": 500}
-    nodes = Cluster(initialize_head=True, head_node_args=small | {"_system_config": quick})
-    nodes.add_node(**small)
+    nodes = Cluster(initialize_head=True, head_node_args=NODE | {"_system_config": quick})
     yield nodes
     nodes.shutdown()
+
+
+@pytest.fixture
+def second(cluster):
+    """Another node."""
+    node = cluster.add_node(**NODE)
+    yield node
+    cluster.remove_node(node)
 
 
 def reproduce(monkeypatch, folder: Path, cells: list[Cell], ray: str | None) -> None:
@@ -93,15 +104,30 @@ def reproduce(monkeypatch, folder: Path, cells: list[Cell], ray: str | None) -> 
         command.reproduce("digits", ray=ray)
 
 
-def stopped_at(file: Path) -> int:
-    """The process that writes a checkpoint, once it is there; found by the lock, and halted."""
-    wait_for(file, PATIENCE)
-    for opened in Path("/proc").glob("[0-9]*/fd/*"):
-        with suppress(OSError):
-            if Path(os.readlink(opened)) in {one / ".lock" for one in file.parents}:
-                os.kill(int(opened.parts[2]), signal.SIGSTOP)
-                return int(opened.parts[2])
-    raise AssertionError(f"nobody is at work in {file.parent}")
+def worker_of(raylet: int, checkpoints: list[Path]) -> tuple[int, Path]:
+    """The process of that node that writes one of the checkpoints, once that is there."""
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        time.sleep(0.02)
+        for file in filter(Path.exists, checkpoints):
+            with suppress(OSError, StopIteration):  # the process may end while we look
+                worker = holder({one / ".lock" for one in file.parents})
+                if parent(worker) == raylet:
+                    return worker, file
+    raise AssertionError(f"nobody on that node wrote any of {checkpoints}")
+
+
+def holder(locks: set[Path]) -> int:
+    """The process that has one of these files open."""
+    opened = Path("/proc").glob("[0-9]*/fd/*")
+    return int(next(one for one in opened if linked(one) in locks).parts[2])
+
+
+def linked(path: Path) -> Path | None:
+    try:
+        return Path(os.readlink(path))
+    except OSError:
+        return None
 
 
 def parent(process: int) -> int:
@@ -116,10 +142,14 @@ def without_times(facts: Any) -> Any:
     return [without_times(one) for one in facts] if isinstance(facts, list) else facts
 
 
-@pytest.mark.parametrize("victim", ["worker", pytest.param("node", marks=pytest.mark.long)])
-def test_a_death_in_the_middle_changes_no_line(victim, cluster, tmp_path, monkeypatch, capfd):
+def long(end: str) -> Any:
+    return pytest.param(end, marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize("end", ["worker is killed", long("worker is told"), long("node dies")])
+def test_an_end_in_the_middle_changes_no_line(end, cluster, second, tmp_path, monkeypatch, capfd):
     """Two runs at a time, one on either node; a third takes the temperature that one chose."""
-    often = {"steps": 100, "checkpoint_seconds": 0.0}
+    often = {"steps": 150, "checkpoint_seconds": 0.0}
     last = tiny(tmp_path)
     chooser = replace(last.chooser, config=replace(last.chooser.config, **often))
     other = tiny(tmp_path, method="softsort").config
@@ -128,23 +158,21 @@ def test_a_death_in_the_middle_changes_no_line(victim, cluster, tmp_path, monkey
 
     runs = tmp_path / "ray" / "runs"
     checkpoints = [runs / "neuralsort-short/tau-0.5" / CHECKPOINT, runs / "softsort-0" / CHECKPOINT]
-    raylet = cluster.worker_nodes.copy().pop().all_processes["raylet"][0].process.pid
-    killed = []
+    raylet = second.all_processes["raylet"][0].process.pid
+    ended = []
 
-    def kill() -> None:
-        for worker, file in {stopped_at(file): file for file in checkpoints}.items():
-            if parent(worker) == raylet:
-                for one in [worker] if victim == "worker" else [raylet, worker]:
-                    os.kill(one, signal.SIGKILL)
-                killed.append(file)
-            else:
-                os.kill(worker, signal.SIGCONT)
+    def end_one() -> None:
+        worker, file = worker_of(raylet, checkpoints)
+        if end == "node dies":
+            os.kill(raylet, signal.SIGKILL)
+        os.kill(worker, signal.SIGTERM if end == "worker is told" else signal.SIGKILL)
+        ended.append(file)
 
-    killer = threading.Thread(target=kill)
-    killer.start()
+    ending = threading.Thread(target=end_one)
+    ending.start()
     reproduce(monkeypatch, tmp_path / "ray", cells, cluster.address)
-    killer.join()
-    (file,) = killed
+    ending.join()
+    (file,) = ended
     assert len(checkpoint.read(file)[1]["sittings"]) == 2, "it did not go on from its checkpoint"
     said = capfd.readouterr().out
     assert said.count("3 runs to do, 0 done before.") == 2

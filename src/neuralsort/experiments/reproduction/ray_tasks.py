@@ -53,8 +53,8 @@ def connected(address: str) -> Iterator["RayTasks"]:
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, RuntimeError, ValueError) as error:
         raise ConfigError(
-            f"There is no Ray cluster at {address!r}: {error} Start one with `ray start --head`, "
-            "or join this machine to one with `ray start --address=HOST:6379`, then give "
+            f"Could not connect to the Ray cluster {address!r}: {error} Start one with `ray start "
+            "--head`, or join this machine to one with `ray start --address=HOST:6379`, then give "
             "`--ray auto`."
         ) from None
     try:
@@ -80,16 +80,20 @@ class RayTasks:
             runtime_env={"env_vars": settings_of_workers()},
         )
         self.task = decorate(attempt_patiently)
-        self.running: dict[Any, Cell] = {}
+        self.running: dict[Any, tuple[Cell, float]] = {}
+        """The run of every task, and its cores."""
 
     def has_room(self) -> bool:
         """Whether another run may start: one waits, for whichever core is free next."""
-        cores = sum(map(self._cores, self.running.values()))
+        cores = sum(cores for _, cores in self.running.values())
         return cores <= self.ray.cluster_resources().get("CPU", 0)
 
     def start(self, cell: Cell) -> None:
         """Hands a run to the cluster."""
-        self.running[self.task.options(num_cpus=self._cores(cell)).remote(cell)] = cell
+        machines = [one["Resources"].get("CPU", 0) for one in self.ray.nodes() if one["Alive"]]
+        # Where every machine is smaller, threads share the cores that there are.
+        cores = min(cell.threads, max(1, *machines))
+        self.running[self.task.options(num_cpus=cores).remote(cell)] = cell, cores
 
     def ended(self) -> list[tuple[Cell, bool]]:
         """The runs that have ended since the last look, and whether they ended well."""
@@ -97,20 +101,18 @@ class RayTasks:
         if not tasks:
             return []
         ended, _ = self.ray.wait(tasks, num_returns=len(tasks), timeout=POLL_SECONDS)
-        return [(self.running[one], self._went_well(one, self.running.pop(one))) for one in ended]
+        cells = [self.running.pop(task)[0] for task in ended]
+        return [
+            (cell, self._went_well(task, cell)) for task, cell in zip(ended, cells, strict=True)
+        ]
 
     def stop(self) -> None:
         """Asks all runs for a checkpoint, and waits for them to end."""
         tasks = list(self.running)
-        for one in tasks:
-            self.ray.cancel(one)  # as Ctrl-C does
+        for task in tasks:
+            self.ray.cancel(task)  # as Ctrl-C does
         if tasks:
             self.ray.wait(tasks, num_returns=len(tasks), timeout=STOP_SECONDS)
-
-    def _cores(self, cell: Cell) -> float:
-        """Of one machine; on smaller machines, threads share the cores that there are."""
-        machines = [one["Resources"].get("CPU", 0) for one in self.ray.nodes() if one["Alive"]]
-        return min(cell.threads, max(1, *machines))
 
     def _went_well(self, task: Any, cell: Cell) -> bool:
         try:
