@@ -68,7 +68,6 @@ def test_workers_have_the_settings_of_this_process(monkeypatch):
 
 # -- with one --------------------------------------------------------------------------------------
 
-
 NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 
 

@@ -92,7 +92,7 @@ class RayTasks:
         """Hands a run to the cluster."""
         machines = [one["Resources"].get("CPU", 0) for one in self.ray.nodes() if one["Alive"]]
         # Where every machine is smaller, threads share the cores that there are.
-        cores = min(cell.threads, max(1, *machines))
+        cores = min(cell.threads, max([1, *machines]))
         self.running[self.task.options(num_cpus=cores).remote(cell)] = cell, cores
 
     def ended(self) -> list[tuple[Cell, bool]]:
