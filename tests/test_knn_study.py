@@ -23,7 +23,7 @@ from neuralsort.experiments.data.images import Images, load_images
 from neuralsort.experiments.networks import embeddings
 from neuralsort.experiments.record import Line
 from neuralsort.experiments.reporting import figures, knn_tables, paper, report, tables
-from neuralsort.experiments.reproduction import cells
+from neuralsort.experiments.reproduction.cells import cells
 from neuralsort.experiments.studies import knn
 from neuralsort.experiments.studies.knn import KNNConfig, KNNStudy
 from neuralsort.experiments.studies.running import MODEL, evaluate, run

@@ -13,10 +13,12 @@ import pytest
 
 pytest.importorskip("lightning_fabric", reason="needs the extra `experiments`")
 
-from neuralsort.experiments import record, reproduction
+from neuralsort.experiments import record
 from neuralsort.experiments.networks.orderings import WITHOUT_TAU
 from neuralsort.experiments.reporting import paper
-from neuralsort.experiments.reproduction import Cell, Queue, cells, in_order, placed, run_cell
+from neuralsort.experiments.reproduction.cells import Cell, cells, in_order, placed, run_cell
+from neuralsort.experiments.reproduction.processes import Processes
+from neuralsort.experiments.reproduction.queue import Queue, Unfinished
 from neuralsort.experiments.studies.running import MODEL, evaluate, finished
 from neuralsort.experiments.studies.sorting import SortConfig, SortStudy
 
@@ -117,8 +119,8 @@ def test_a_run_takes_the_temperature_that_short_runs_chose(tmp_path):
 
 def test_a_queue_does_every_run_once_and_goes_on(tmp_path, capfd):
     queue = in_order([tiny(tmp_path, seed=seed) for seed in (0, 1)])
-    Queue(queue[:2], 1).run()
-    Queue(queue, 1).run()
+    Queue(queue[:2]).run()
+    Queue(queue).run()
     said = capfd.readouterr().out
     assert "3 runs to do, 0 done" not in said
     assert "1 runs to do, 2 done before." in said
@@ -130,11 +132,11 @@ def test_a_queue_does_every_run_once_and_goes_on(tmp_path, capfd):
 def test_side_by_side_gives_the_lines_of_one_after_the_other(tmp_path, capfd):
     """Two runs at once, after the one that chooses their temperature; each of them once."""
     metrics = []
-    for jobs in (1, 2):
-        folder = tmp_path / str(jobs)
+    for workers in (None, Processes(2)):
+        folder = tmp_path / ("together" if workers else "apart")
         queue = in_order([tiny(folder, seed=seed) for seed in (0, 1)])
-        Queue(queue, jobs).run()
-        Queue(queue, jobs).run()
+        Queue(queue, workers).run()
+        Queue(queue, workers).run()
         said = capfd.readouterr().out
         assert "3 runs to do, 0 done before." in said
         assert "(0 runs left, about 0 minutes)" in said
@@ -150,9 +152,9 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path, capfd):
     good, bad = tiny(tmp_path), tiny(tmp_path, method="sinkhorn")
     bad.chooser.folder.mkdir(parents=True)
     (bad.chooser.folder / "tau-0.5").write_text("a file in the way")
-    for jobs in (1, 2):
-        with pytest.raises(reproduction.Unfinished, match=r"2 runs did not finish: sinkhorn-short"):
-            Queue(in_order([bad, good]), jobs).run()
+    for workers in (None, Processes(2)):
+        with pytest.raises(Unfinished, match=r"2 runs did not finish: sinkhorn-short"):
+            Queue(in_order([bad, good]), workers).run()
         assert good.is_done
     assert "failed  sinkhorn-short" in capfd.readouterr().out
     assert "sinkhorn-short" in (bad.chooser.folder / "log.txt").read_text()
@@ -171,12 +173,13 @@ from pathlib import Path
 sys.path.insert(0, {root!r})
 
 if __name__ == "__main__":
-    from neuralsort.experiments.reproduction import Queue
+    from neuralsort.experiments.reproduction.processes import Processes
+    from neuralsort.experiments.reproduction.queue import Queue
     from neuralsort.experiments.training.trainer import Interrupted
     from tests.test_reproduction import two_runs
 
     try:
-        Queue(two_runs(Path(sys.argv[1])), 2).run()
+        Queue(two_runs(Path(sys.argv[1])), Processes(2)).run()
     except Interrupted:
         sys.exit(130)
 """
@@ -189,12 +192,11 @@ def start(folder: Path) -> subprocess.Popen:
     return subprocess.Popen([sys.executable, script, folder], start_new_session=True)
 
 
-def wait_for(path: Path) -> None:
-    for _ in range(1200):
-        if path.exists():
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"{path} did not appear")
+def wait_for(path: Path, seconds: float = 60.0) -> None:
+    until = time.monotonic() + seconds
+    while not path.exists():
+        assert time.monotonic() < until, f"{path} did not appear"
+        time.sleep(0.02)
 
 
 def children(process: subprocess.Popen) -> list[int]:
@@ -210,14 +212,14 @@ def children(process: subprocess.Popen) -> list[int]:
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_a_worker_that_is_killed_is_started_again_and_a_queue_that_is_stopped_goes_on(tmp_path):
     """Beside runs that nothing stopped. The rest is done here: a process takes seconds to start."""
-    Queue(two_runs(tmp_path / "whole"), 1).run()
+    Queue(two_runs(tmp_path / "whole")).run()
     queue = start(tmp_path / "parts")
     wait_for(tmp_path / "parts" / "1" / "checkpoint.safetensors")
     os.kill(children(queue)[0], signal.SIGKILL)
     time.sleep(1.0)
     queue.send_signal(signal.SIGTERM)
     assert queue.wait() in (0, 130)
-    Queue(two_runs(tmp_path / "parts"), 1).run()
+    Queue(two_runs(tmp_path / "parts")).run()
     for seed in ("0", "1"):
         a, b = (finished(tmp_path / name / seed) for name in ("whole", "parts"))
         assert a[1].metrics == b[1].metrics

@@ -21,7 +21,8 @@ from .data import downloads
 from .quickstart import quickstart
 from .record import Line, RecordError, RecordWarning
 from .reporting.report import write_report
-from .reproduction import Unfinished, reproduce
+from .reproduction.command import reproduce
+from .reproduction.queue import Unfinished
 from .studies import STUDIES
 from .studies.running import evaluate, finished, run
 from .studies.study import Study

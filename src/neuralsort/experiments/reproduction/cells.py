@@ -1,0 +1,211 @@
+"""The runs behind the report, the most telling first.
+
+A cell is a plain description of a run, and `run_cell` does it wherever it is called: in this
+process, in another, or on another machine that shares the folders.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from neuralsort.runtime import files
+
+from ..networks.orderings import WITHOUT_TAU
+from ..record import Line
+from ..studies import STUDIES
+from ..studies.config import StudyConfig
+from ..studies.knn import KNNConfig
+from ..studies.median import MedianConfig
+from ..studies.running import MODEL, finished, run
+from ..studies.sorting import SortConfig
+from ..training.plan import Plan
+
+Data = Literal["digits", "mnist", "fashion-mnist", "cifar10"]
+Recipe = Literal["fast", "paper", "tuned"]
+
+SORT_LENGTHS = (5, 9, 15, 3, 7)
+MEDIAN_LENGTHS = (5, 9, 15)
+BASELINES = ("vanilla", "sinkhorn", "gumbel_sinkhorn")
+LONGER = ("neuralsort", "stochastic_neuralsort")
+VARIANCE_TAUS, VARIANCE_STEPS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0), 500
+
+STEPS = {"fast": 3_000, "tuned": 10_000}
+"""Steps of every run on lists, whatever the method; the paper's recipe has its own."""
+
+TAUS = {"fast": (0.125, 0.5, 2.0, 8.0), "tuned": (16.0, 128.0, 1024.0)}
+"""The temperatures that every method chooses from, in short runs, before its seeds are run."""
+
+SHORT = 10
+"""A short run has this fraction of the steps."""
+
+KEPT_METHOD, KEPT_SEED, KEPT_BYTES = "neuralsort", 0, 2_000_000
+"""The parameters of such runs are kept with the results, unless they are too large."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A run of the report.
+
+    Attributes:
+        study: Name of its study.
+        config: Its options, with the folders of the run and of the results.
+        chooser: A run that has to be there before: this one takes its temperature.
+    """
+
+    study: str
+    config: StudyConfig
+    chooser: "Cell | None" = None
+
+    @property
+    def folder(self) -> Path:
+        """Of the run."""
+        return self.config.folder(self.study)
+
+    @property
+    def steps(self) -> int:
+        """Steps over all temperatures: what the time of the run goes with."""
+        study, config = STUDIES[self.study], self.config
+        if config.method in ("constant", "pixels", "pca"):
+            return 0
+        taus = config.tau or (0.0,) * (1 if self.chooser else len(study.taus(config)))
+        return len(taus) * self._plan.steps
+
+    @property
+    def threads(self) -> int:
+        """Of its arithmetic."""
+        return self._plan.threads
+
+    @property
+    def _plan(self) -> Plan:
+        return self.config.adjusted(STUDIES[self.study].plan(self.config))
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the run has finished."""
+        return (self.folder / MODEL).exists()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether what it needs is there."""
+        return self.chooser is None or self.chooser.is_done
+
+
+def run_cell(cell: Cell) -> Line:
+    """Does a run, or goes on with it; one that has finished is not done again.
+
+    Returns:
+        Its line, which is in the results.
+    """
+    config = cell.config
+    if cell.chooser is not None:
+        _, choice = finished(cell.chooser.folder)
+        config = replace(config, tau=(choice.tau,))
+    line = run(STUDIES[cell.study], config)
+    model = cell.folder / MODEL
+    is_kept = (line.method, line.seed) == (KEPT_METHOD, KEPT_SEED) and not cell.config.tau
+    if is_kept and model.stat().st_size <= KEPT_BYTES:
+        kept = config.results / "weights" / f"{cell.folder.name}.safetensors"
+        files.replace(kept, model.read_bytes())
+    return line
+
+
+# -- which runs ------------------------------------------------------------------------------------
+
+
+def cells(data: Data, recipe: Recipe = "fast", *, seeds: int = 3) -> Iterator[Cell]:
+    """Every run of the report, the most telling first; folders are those of the options alone."""
+    if data in ("digits", "mnist"):
+        yield from list_cells(data, recipe, seeds)
+    if recipe != "tuned":
+        for config in neighbour_configs(data, recipe):
+            yield Cell("knn", config)
+
+
+def list_cells(data: Any, recipe: Any, seeds: int) -> Iterator[Cell]:
+    """The runs on lists of large numbers: each length trained on its own, budgets all equal."""
+
+    def sort(method: str, n: int, seed: int) -> Cell:
+        return _chosen("sort", SortConfig(data=data, recipe=recipe, method=method, n=n, seed=seed))
+
+    def median(method: str, n: int, seed: int) -> Cell:
+        return _chosen(
+            "median", MedianConfig(data=data, recipe=recipe, method=method, n=n, seed=seed)
+        )
+
+    every = range(seeds)
+    with_medians = recipe != "tuned"
+    yield from (sort("neuralsort", n, seed) for n in SORT_LENGTHS for seed in every)
+    if with_medians:
+        for n in MEDIAN_LENGTHS:
+            yield from (median(method, n, seed) for method in LONGER for seed in every)
+    for seed in every:
+        for n in SORT_LENGTHS:
+            yield from (sort(method, n, seed) for method in ("stochastic_neuralsort", *BASELINES))
+        if with_medians:
+            for n in MEDIAN_LENGTHS:
+                rest = (*BASELINES, "constant") if seed == 0 else BASELINES
+                yield from (median(method, n, seed) for method in rest)
+    if recipe == "fast":
+        yield sort("reinforce", 5, 0)
+        # How gradients vary with the temperature, in short runs at each.
+        for n in (5, 9, 15):
+            for method in LONGER:
+                config = SortConfig(data=data, method=method, n=n, tau=VARIANCE_TAUS)
+                yield Cell("sort", replace(config, steps=VARIANCE_STEPS))
+
+
+def _chosen(study: str, config: StudyConfig) -> Cell:
+    """The run with the budget of its recipe, at the temperature that short runs choose."""
+    if config.recipe not in STEPS:
+        return Cell(study, config)
+    config = replace(config, steps=STEPS[config.recipe])
+    if config.method in WITHOUT_TAU:
+        return Cell(study, config)
+    return Cell(study, config, Cell(study, _short(config)))
+
+
+def _short(config: StudyConfig) -> StudyConfig:
+    steps = max(1, (config.steps or 0) // SHORT)
+    return replace(config, seed=0, steps=steps, tau=TAUS[config.recipe])
+
+
+def neighbour_configs(data: Any, recipe: Any) -> Iterator[KNNConfig]:
+    """The runs that look for neighbours; the paper's at both of its learning rates."""
+
+    def learned(k: int) -> Iterator[KNNConfig]:
+        for method in LONGER:
+            config = KNNConfig(data=data, recipe=recipe, method=method, k=k)
+            yield config
+            if recipe == "paper":
+                yield replace(config, lr=1e-5)
+
+    for method in ("pixels", "pca"):
+        yield KNNConfig(data=data, recipe=recipe, method=method)
+    yield from learned(9)
+    for method in ("autoencoder", "cross_entropy"):
+        yield KNNConfig(data=data, recipe=recipe, method=method)
+    for k in (5, 3, 1):
+        yield from learned(k)
+
+
+def in_order(wanted: Sequence[Cell]) -> list[Cell]:
+    """Every run once, each after the one that chooses its temperature."""
+    found: dict[Path, Cell] = {}
+    for cell in wanted:
+        for one in (cell.chooser, cell):
+            if one is not None:
+                found.setdefault(one.folder, one)
+    return list(found.values())
+
+
+def placed(cell: Cell, runs: Path, results: Path, data_dir: Path | None, steps: int | None) -> Cell:
+    """The same run in other folders, with at most so many steps."""
+    config = cell.config
+    if steps is not None:
+        few = steps if cell.chooser or not config.tau else max(1, steps // SHORT)
+        config = replace(config, steps=min(config.steps or few, few))
+    folder = runs / config.folder(cell.study).name
+    config = replace(config, run=folder, results=results, data_dir=data_dir)
+    chooser = cell.chooser and placed(cell.chooser, runs, results, data_dir, steps)
+    return Cell(cell.study, config, chooser)
