@@ -93,6 +93,48 @@ def test_a_sort_of_the_scores_is_the_same_by_the_default_backend(relax):
     assert_same(soft_sort, 1.5 * torch.randn(3, 9), backend="inductor")
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(lambda s, m=m: m.relax(s, tau=0.5).sort(s) for m in METHODS),
+        lambda s: ns.neuralsort(s, tau=0.5).rank(),
+        lambda s: ns.neuralsort(s.float(), tau=s[:1].exp().float()).sort(s.float()).double(),
+        *(
+            lambda s, relax=relax: ns.soft_topk_mask(s, 2, tau=0.5, relax=relax)
+            for relax in (ns.lapsum, ns.sparse_threshold, ns.midpoint_threshold)
+        ),
+        lambda s: ns.soft_topk_mask(s, 2, tau=s[:1].exp()),
+        lambda s: ns.soft_topk_mask(s, 2, tau=1e-3),
+        ns.fast_soft_sort,
+    ],
+    ids=[
+        *(method.name for method in METHODS),
+        "rank",
+        "float32",
+        "gate",
+        "sparse gate",
+        "midpoint gate",
+        "learned gate",
+        "far gate",
+        "projection",
+    ],
+)
+def test_second_derivatives_are_the_same_compiled(function):
+    """Where torch would take for a constant what an autograd Function has saved."""
+    scores = torch.tensor([0.3, -1.2, 0.9, 0.1], dtype=torch.float64)
+    weights = torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=torch.float64)
+
+    def first(s: Tensor) -> Tensor:
+        return torch.func.grad(lambda x: (function(x.sinh()) * weights).sum())(s)
+
+    def second(s: Tensor) -> Tensor:
+        return torch.func.grad(lambda x: first(x).square().sum())(s)
+
+    expected = second(scores)
+    actual = torch.compile(second, fullgraph=True, backend="eager")(scores)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-6)
+
+
 # -- how many graphs -------------------------------------------------------------------------------
 
 SHAPES = ((3, 7), (4, 7), (5, 9), (1, 9), (6, 12), (2, 5), (8, 31), (7, 40), (3, 33), (16, 64))

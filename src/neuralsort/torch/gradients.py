@@ -7,6 +7,23 @@ from .. import _options
 from . import _checks
 
 
+@torch.compiler.assume_constant_result
+def _differentiations() -> int:
+    """How many derivatives `torch.func` is taking here, one inside the other."""
+    kinds = torch._C._functorch.TransformType
+    stack = torch._C._functorch.get_interpreter_stack() or []
+    return sum(one.key() in (kinds.Grad, kinds.Jvp) for one in stack)
+
+
+def is_traced_for_second_derivatives() -> bool:
+    """Whether this is compiled inside of a derivative of a derivative.
+
+    There torch takes whatever an autograd `Function` saves for a constant, and the derivative of
+    its gradient would be wrong. Plain operations have to do.
+    """
+    return torch.compiler.is_compiling() and _differentiations() > 1
+
+
 class _StraightThrough(torch.autograd.Function):
     """Value of the first argument, gradient of the second."""
 

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..gradients import is_traced_for_second_derivatives
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -117,4 +119,5 @@ def mix(x: Tensor, share: Tensor, layer: Layer) -> Tensor:
     """Swaps pairs of wires of x `(..., wires, d)` by shares `(..., runs, distance)`."""
     batch = torch.broadcast_shapes(x.shape[:-2], share.shape[:-2])
     x, share = x.expand(*batch, *x.shape[-2:]), share.expand(*batch, *share.shape[-2:])
-    return _Mix.apply(x, share, layer)  # pyright: ignore
+    work = _Mix.forward if is_traced_for_second_derivatives() else _Mix.apply
+    return work(x, share, layer)  # pyright: ignore

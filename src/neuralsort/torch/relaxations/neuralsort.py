@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from .. import _checks
-from ..gradients import straight_through
+from ..gradients import is_traced_for_second_derivatives, straight_through
 from ..permutation import RelaxedPermutation
 from ..softness import temperature
 from .engine.bands import REACH, Bands, Sums, outward
@@ -78,6 +78,9 @@ class NeuralSortKernel(LazyKernel):
     unimodal = True
 
     def matrix(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
+        if is_traced_for_second_derivatives():
+            weights = torch.softmax(-self.falls(ordered)[..., :rows, :], -1, dtype=dtype)
+            return weights.gather(-1, ordered.rank().unsqueeze(-2).expand_as(weights))
         return neuralsort_matrix(ordered, dtype, rows)
 
     def fall(self, ordered: Ordered, place: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..arrays import inferring, longest, seen
+from ..gradients import is_traced_for_second_derivatives, straight_through
 from ..tracing import running_max, running_min, stable_sort
 
 # A gap of this many temperatures carries no weight: exp(-800) is 0 in float64.
@@ -153,7 +154,7 @@ class Ordered:
             absent, last = stable_sort(~self.mask.gather(-1, perm))
             values, perm = values.gather(-1, last), perm.gather(-1, last)
         if compiling:
-            values = _InOrder.apply(self.scores, perm, inverse(perm))  # pyright: ignore
+            values = _in_order(self.scores, perm)
             values = torch.where(values.isinf(), values.detach(), values)
         fixed = values.detach().to(self.exact)
         above, below = fixed[..., :-1], fixed[..., 1:]
@@ -225,8 +226,17 @@ class Ordered:
         return torch.where(self.open_gaps.isnan().any(-1, keepdim=True), torch.nan, 0.0)
 
 
+def _in_order(scores: Tensor, perm: Tensor) -> Tensor:
+    """`scores.gather(-1, perm)` for compiled graphs."""
+    if not is_traced_for_second_derivatives():
+        return _InOrder.apply(scores, perm, inverse(perm))  # pyright: ignore
+    finite = torch.where(scores.isfinite(), scores, 0.0).unsqueeze(-1)
+    moved = torch.nn.functional.one_hot(perm, scores.shape[-1]).to(finite.dtype) @ finite
+    return straight_through(scores.detach().gather(-1, perm), moved.squeeze(-1))
+
+
 class _InOrder(torch.autograd.Function):
-    """Scores in an order, `apply(scores, perm, rank)`, for compiled graphs.
+    """Scores in an order, `apply(scores, perm, rank)`.
 
     The gradient of a sort is a scatter into zeros. When it is added to another gradient of the same
     scores, as in `P.sort(scores)`, the CPU code that torch's inductor makes (2.13) may read the

@@ -18,6 +18,7 @@ from ... import _options
 from ..._blur import Blur
 from .. import _checks
 from ..arrays import inferring, working
+from ..gradients import is_traced_for_second_derivatives
 from ..hardening import harden
 from ..noise import gumbel
 from ..permutation import DensePermutation, HardPermutation, RelaxedPermutation
@@ -363,7 +364,11 @@ def _balanced(log: Tensor, iterations: int, tolerance: float | None) -> Tensor:
     # Rows may be shifted by anything: from their largest entry, the exponents are small.
     log = log - log.detach().amax(-1, keepdim=True) if log.numel() else log
     if iterations and log.numel():
-        log = log + _Balance.apply(log, iterations, tolerance)[0].unsqueeze(-2)  # pyright: ignore
+        if is_traced_for_second_derivatives():
+            g = _iterate(log, iterations, tolerance)[-1]
+        else:
+            g, _ = _Balance.apply(log, iterations, tolerance)  # pyright: ignore
+        log = log + g.unsqueeze(-2)
     return torch.log_softmax(log, -1)
 
 

@@ -21,6 +21,7 @@ from torch.nn.functional import pad
 from ..._blur import logistic
 from .. import _checks
 from ..arrays import longest, working
+from ..gradients import is_traced_for_second_derivatives
 from ..softness import temperature
 from ..tracing import count_up_to
 from .ordering import Ordered
@@ -237,11 +238,43 @@ class _Solved(torch.autograd.Function):
 
 def laplace(x: Tensor, tau: Tensor, there: Tensor, k: Tensor) -> Tensor:
     """F of the Laplace distribution, and the threshold for which weights sum to k."""
+    if is_traced_for_second_derivatives():
+        return _moved_laplace(x, tau, _solve_laplace(x.detach(), tau.detach(), there, k))
     return _Solved.apply(x, tau, there, k, _solve_laplace, _laplace_density)  # pyright: ignore
 
 
 def _laplace_density(weights: Tensor) -> Tensor:
     return torch.minimum(weights, 1 - weights)
+
+
+def _moved_laplace(x: Tensor, tau: Tensor, weights: Tensor) -> Tensor:
+    """Solved weights as a function of x and tau, of which every derivative is right.
+
+    The tail of an item, `min(w, 1 - w)`, is an exponential of its distance from the threshold. If
+    distances above it grow by d, tails change by `exp(-d)`, below it by `exp(d)`; and if the
+    threshold moves by `log E`, those above by E and those below by 1 / E. That the sum stays as it
+    is, `A E - B / E = constant` with the tails A above and B below, has one positive solution.
+    """
+    tail = _laplace_density(weights)
+    total = tail.sum(-1, keepdim=True)
+    far = total <= NONE  # no item is near enough to change
+    near = torch.where(tail > 0, x, 0.0)
+    near = near - ((tail * near).sum(-1, keepdim=True) / total.clamp(min=NONE)).detach()
+    further = near / tau
+    further = further - further.detach()
+    above = weights > 0.5
+    tail = tail * torch.where(above, -further, further).exp()
+    share = tail / total.clamp(min=NONE)
+    ahead = (share * above).sum(-1, keepdim=True)
+    behind = (share * ~above).sum(-1, keepdim=True)
+    constant = (ahead - behind).detach()
+    root = torch.where(far, 1.0, constant.square() + 4 * ahead * behind).sqrt()
+    # Of two forms of the solution, the one that divides by the larger side.
+    heavy = constant > 0
+    upper = torch.where(heavy, constant + root, 2 * behind)
+    lower = torch.where(heavy, 2 * ahead, root - constant)
+    moved = torch.where(far, 1.0, upper) / torch.where(far, 1.0, lower)
+    return torch.where(above, 1 - tail * moved, tail / moved)
 
 
 def _solve_laplace(x: Tensor, tau: Tensor, there: Tensor, k: Tensor) -> Tensor:
