@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from numpy import ndarray
 from torch import Tensor
 
 # Constants that are kept, at most.
@@ -61,6 +62,16 @@ def known_finite(*tensors: Tensor) -> bool:
 def transforming() -> bool:
     """Whether a function is being mapped or differentiated by `torch.func`."""
     return torch._C._are_functorch_transforms_active()
+
+
+def in_numpy(lists: Tensor) -> ndarray | None:
+    """The values of lists on the CPU, `(lists, n)` in float32; None where one may not look."""
+    if torch.compiler.is_compiling() or transforming() or lists.device.type != "cpu":
+        return None
+    if type(lists) not in (Tensor, torch.nn.Parameter) or not lists.numel():
+        return None
+    values = lists.detach().to(torch.float32).numpy(force=True)
+    return values.reshape(-1, lists.shape[-1])
 
 
 def constant(like: Tensor, make: Callable[..., Any], *options: Any) -> Any:

@@ -13,7 +13,7 @@ import torch
 from numpy import ndarray
 from torch import Tensor
 
-from .arrays import transforming
+from .arrays import in_numpy, transforming
 
 # Numbers up to this size are subtracted in float64 and lose nothing that float32 would keep.
 LARGEST = 1e7
@@ -23,14 +23,10 @@ ROUNDS = 8
 
 def ordinary(lists: Tensor, unit: Any) -> ndarray | None:
     """The values of the lists `(lists, n)` in NumPy; None for lists that are not ordinary."""
-    if torch.compiler.is_compiling() or transforming() or lists.device.type != "cpu":
+    if not isinstance(unit, float) or lists.dtype is torch.float64:
         return None
-    if not lists.numel() or not isinstance(unit, float) or lists.dtype is torch.float64:
-        return None
-    if type(lists) not in (Tensor, torch.nn.Parameter):
-        return None
-    x = lists.detach().to(torch.float32).numpy().reshape(-1, lists.shape[-1])
-    if not max(x.max(), -x.min(), x.shape[-1]) < LARGEST * min(unit, 1.0):
+    x = in_numpy(lists)
+    if x is None or not max(x.max(), -x.min(), x.shape[-1]) < LARGEST * min(unit, 1.0):
         return None
     return x
 
