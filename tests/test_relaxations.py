@@ -574,3 +574,13 @@ def test_ordinary_lists_have_the_derivatives_of_others(relax, n):
             if exact is not None and exact.numel():
                 scale = max(exact.abs().max().item(), 1e-3)
                 assert (one - exact).abs().max() <= 2e-5 * scale
+
+
+def test_ties_have_their_gradient_beside_a_list_that_holds_nan():
+    scores, upstream = torch.randn(2, 40), torch.randn(2, 40, 40)
+    scores[0, ::3] = 0.5
+    scores[1, 0] = torch.nan
+    alone, beside = scores[:1].clone().requires_grad_(), scores.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(ns.neuralsort(alone).to_dense(), alone, upstream[:1])
+    (found,) = torch.autograd.grad(ns.neuralsort(beside).to_dense(), beside, upstream)
+    assert_near(found[:1], expected, 1e-5)

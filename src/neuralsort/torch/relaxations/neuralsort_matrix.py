@@ -172,7 +172,8 @@ def to_sorted(sums: Tensor, perm: Tensor, gaps: Tensor) -> Tensor:
     """Gradient to sorted scores in units, `(..., n)`, from what `column_sums` gives."""
     total, moment = sums.gather(-1, perm.unsqueeze(-2).expand_as(sums)).unbind(-2)
     n = total.shape[-1]
-    if seen(gaps[..., : n - 1], torch.min):  # no ties
+    smallest = seen(gaps[..., : n - 1], torch.min)
+    if smallest is not None and smallest > 0:  # no ties, and no NaN that would hide them
         odd = torch.arange(-1, 2 * n - 1, 2, device=total.device)
         return torch.addcmul(moment, total, odd).add_(total.cumsum(-1), alpha=2)
     twice = torch.arange(0, 2 * n, 2, device=total.device)
