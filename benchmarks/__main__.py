@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import accuracy, memory
+from benchmarks import accuracy, beside, memory
 from benchmarks.bars import GROWTH, LONG_TAUS, MILLION
 from benchmarks.contenders import CONTENDERS, Contender, failure
 from benchmarks.record import Measurement, environment, write_lines
@@ -15,9 +15,10 @@ from benchmarks.table import accuracy_table, bars_table, notes, speed_table
 from benchmarks.timing import Job, jobs_for, take_turns
 from neuralsort.runtime.progress import Progress
 
-SIZES = ((20, 15), (100, 100), (16, 512), (4, 2000), (1, 10**4), (1, 10**5), (1, 10**6))
+SIZES = ((20, 15), (64, 50), (100, 100), (16, 512), (4, 2000), (1, 10**4), (1, 10**5), (1, 10**6))
 QUICK_SIZES = ((20, 15), (100, 100), (16, 512), (1, 10**4))
-PARTS = ("speed", "memory", "accuracy")
+PARTS = ("speed", "beside", "memory", "accuracy")
+BESIDE = ("ours-dense", "paper-row-sum")
 TAU = 1.0
 
 LEGEND = """\
@@ -147,6 +148,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if "speed" in options.only:
             _time(contenders, sizes, rounds, results)
+        if "beside" in options.only:
+            names = [one.name for one in contenders if one.name in BESIDE]
+            results += beside.measure(names, options.threads) if names else []
         if "memory" in options.only:
             _weigh(contenders, sizes, results)
         if "accuracy" in options.only:

@@ -71,7 +71,7 @@ LAYERS = {
         {"indexing"},
         {"matrixlike"},
         {"gradients", "groups", "hardening", "noise", "permutation", "rankings", "softness"}
-        | {"subset_sums", "temperature"},
+        | {"pooling", "subset_sums", "temperature"},
         {"permutahedron", "relaxations"},
         {"conformal", "gating", "operators", "registry"},
         {"distributions", "losses", "metrics", "ranking_losses", "subsets"}

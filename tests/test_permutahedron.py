@@ -309,3 +309,26 @@ def test_blocks_at_once_are_those_of_pooling(n, entropic):
         for z, w in ((countdown / strength, values), (values / strength, countdown)):
             found = permutahedron._blocks_at_once(z, w, walls, entropic)
             assert torch.equal(found, permutahedron._blocks(z, w, walls, entropic))
+
+
+@pytest.mark.parametrize("function", [ns.fast_soft_sort, ns.fast_soft_rank])
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("shape", [(7,), (3, 2, 15), (2, 300)])
+def test_ordinary_lists_of_float32_are_projected_as_those_of_float64(function, descending, shape):
+    """The first go through NumPy, the others do not; tied items have gradients of their own."""
+    x, g = torch.randn(shape), torch.randn(shape)
+    x[..., 1:4] = x[..., :1]
+    for tau in (0.01, 0.3, 1.0, 5.0):
+        found = []
+        for dtype in (torch.float32, torch.float64):
+            leaf = x.to(dtype).requires_grad_()
+            value = function(leaf, tau=tau, descending=descending)
+            (gradient,) = torch.autograd.grad(value, leaf, g.to(dtype), create_graph=True)
+            (plain,) = torch.autograd.grad(value, leaf, g.to(dtype))
+            with torch.autograd.forward_ad.dual_level():
+                dual = torch.autograd.forward_ad.make_dual(x.to(dtype), g.to(dtype))
+                moved = function(dual, tau=tau, descending=descending)
+                tangent = torch.autograd.forward_ad.unpack_dual(moved).tangent
+            found.append((value, gradient, plain, tangent))
+        for one, exact in zip(*found, strict=True):
+            torch.testing.assert_close(one.double(), exact, rtol=2e-6, atol=2e-6 / min(tau, 1.0))

@@ -545,3 +545,42 @@ def test_the_first_rows_of_a_permutation_are_unimodal():
     P = ns.RelaxedPermutation.from_dense(torch.eye(4)[[3, 1, 2, 0]])
     assert P.top(2).is_unimodal()
     assert not ns.RelaxedPermutation.from_dense(torch.eye(4)[[3, 3, 2, 0]]).top(2).is_unimodal()
+
+
+@pytest.mark.parametrize("n", [1, 9, 32, 33, 70, 200])
+@pytest.mark.parametrize("relax", [ns.neuralsort, ns.softsort])
+def test_ordinary_lists_have_the_derivatives_of_others(relax, n):
+    """Short lists of float32 go a way of their own: against float64, which does not."""
+    forward = torch.autograd.forward_ad
+    for tied, tau, batch in ((False, 1.0, (3,)), (True, 0.4, (2, 2)), (False, 0.1, ())):
+        scores, upstream = torch.randn(*batch, n), torch.randn(*batch, n, n)
+        towards = torch.randn(*batch, n)
+        if tied:
+            scores[..., n // 2 :: 3] = 0.5
+        found = []
+        for dtype in (torch.float32, torch.float64):
+            s, up = scores.to(dtype).requires_grad_(), upstream.to(dtype)
+            matrix = relax(s, tau=tau).to_dense()
+            (plain,) = torch.autograd.grad(matrix, s, up, retain_graph=True)
+            (once,) = torch.autograd.grad(matrix, s, up, create_graph=True)
+            (twice,) = torch.autograd.grad(once, s, towards.to(dtype), allow_unused=True)
+            with forward.dual_level():
+                dual = forward.make_dual(scores.to(dtype), towards.to(dtype))
+                tangent = forward.unpack_dual(relax(dual, tau=tau).to_dense()).tangent
+            top = relax(s, tau=tau).top(n // 2).to_dense()
+            (of_top,) = torch.autograd.grad(top, s, up[..., : n // 2, :])
+            found.append((matrix, plain, once, twice, tangent, top, of_top))
+        for one, exact in zip(*found, strict=True):
+            if exact is not None and exact.numel():
+                scale = max(exact.abs().max().item(), 1e-3)
+                assert (one - exact).abs().max() <= 2e-5 * scale
+
+
+def test_ties_have_their_gradient_beside_a_list_that_holds_nan():
+    scores, upstream = torch.randn(2, 40), torch.randn(2, 40, 40)
+    scores[0, ::3] = 0.5
+    scores[1, 0] = torch.nan
+    alone, beside = scores[:1].clone().requires_grad_(), scores.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(ns.neuralsort(alone).to_dense(), alone, upstream[:1])
+    (found,) = torch.autograd.grad(ns.neuralsort(beside).to_dense(), beside, upstream)
+    assert_near(found[:1], expected, 1e-5)

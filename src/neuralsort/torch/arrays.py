@@ -2,9 +2,15 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
+from numpy import ndarray
 from torch import Tensor
+
+# Constants that are kept, at most.
+MOST_KEPT = 256
+_kept: dict[tuple, Any] = {}
 
 
 def working(dtype: torch.dtype) -> torch.dtype:
@@ -19,8 +25,9 @@ def longest(device: torch.device) -> torch.dtype:
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     """`torch.matmul` in the longer dtype of the two, which autocast does not shorten."""
-    common = torch.promote_types(a.dtype, b.dtype)
-    a, b = a.to(common), b.to(common)
+    if a.dtype != b.dtype:
+        common = torch.promote_types(a.dtype, b.dtype)
+        a, b = a.to(common), b.to(common)
     if a.is_meta or not torch.is_autocast_enabled(a.device.type):
         return torch.matmul(a, b)
     with torch.autocast(a.device.type, enabled=False):
@@ -50,3 +57,36 @@ def known_finite(*tensors: Tensor) -> bool:
     """Whether no tensor holds an infinity or a NaN, as far as one may look."""
     sums = (seen(x, torch.sum) for x in tensors)
     return all(total is not None and math.isfinite(total) for total in sums)
+
+
+def transforming() -> bool:
+    """Whether a function is being mapped or differentiated by `torch.func`."""
+    return torch._C._are_functorch_transforms_active()
+
+
+def in_numpy(lists: Tensor) -> ndarray | None:
+    """The values of lists on the CPU, `(lists, n)` in float32; None where one may not look."""
+    if torch.compiler.is_compiling() or transforming() or lists.device.type != "cpu":
+        return None
+    if type(lists) not in (Tensor, torch.nn.Parameter) or not lists.numel():
+        return None
+    values = lists.detach().to(torch.float32).numpy(force=True)
+    return values.reshape(-1, lists.shape[-1])
+
+
+def constant(like: Tensor, make: Callable[..., Any], *options: Any) -> Any:
+    """`make(*options, like.device)`, tensors that are not to be changed in place.
+
+    It is kept on the CPU: for short lists, making it anew takes as long as what it is for.
+    """
+    plain = type(like) in (Tensor, torch.nn.Parameter) and like.device.type == "cpu"
+    if torch.compiler.is_compiling() or not plain or transforming():
+        return make(*options, like.device)
+    key = (make, *options)
+    kept = _kept.get(key)
+    if kept is None:
+        if len(_kept) >= MOST_KEPT:
+            _kept.clear()
+        with torch.inference_mode(False):
+            kept = _kept[key] = make(*options, like.device)
+    return kept

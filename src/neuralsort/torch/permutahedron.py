@@ -22,6 +22,7 @@ from torch.nn.functional import pad
 from .. import _options
 from . import _checks
 from .arrays import longest
+from .pooling import ordinary, soft_ranks, soft_values
 from .relaxations.ordering import Ordered, share_ties, tie_groups
 from .tracing import exporting, running_max, running_min, stable_sort
 
@@ -99,6 +100,10 @@ def fast_soft_sort(
     unit = _unit(tau, strength, lists)
     if x.device.type == "meta":  # a shape without values, which decide what is pooled
         return x.clone()
+    values = None if entropic or there is not None else ordinary(lists, unit)
+    soft = None if values is None else soft_values(lists, values, unit, descending)  # pyright: ignore
+    if soft is not None:
+        return soft.movedim(-1, dim)
     sign = 1 if descending else -1
     if there is None:
         s = sign * stable_sort(_exact(lists), descending=descending)[0]
@@ -173,6 +178,10 @@ def fast_soft_rank(
     unit = _unit(tau, strength, lists)
     if x.device.type == "meta":  # a shape without values, which decide what is pooled
         return x.clone()
+    values = None if entropic or there is not None else ordinary(lists, unit)
+    soft = None if values is None else soft_ranks(lists, values, unit, descending)  # pyright: ignore
+    if soft is not None:
+        return soft.movedim(-1, dim)
     if there is None:
         s, perm = stable_sort(_exact(-lists if descending else lists), descending=True)
         w, absent = _countdown(s), torch.zeros_like(perm, dtype=torch.bool)

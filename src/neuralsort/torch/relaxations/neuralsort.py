@@ -15,6 +15,7 @@ from .engine.chebyshev import chebyshev, neuralsort_error
 from .engine.differentiate import BandOperator
 from .engine.tiles import SMALLEST, Tiles
 from .neuralsort_matrix import neuralsort_matrix, untie
+from .neuralsort_short import ordinary_matrix
 from .ordering import Ordered, tie_groups
 from .scored import LONGEST_DENSE, LazyKernel, relaxed
 
@@ -81,7 +82,8 @@ class NeuralSortKernel(LazyKernel):
         if is_traced_for_second_derivatives():
             weights = torch.softmax(-self.falls(ordered)[..., :rows, :], -1, dtype=dtype)
             return weights.gather(-1, ordered.rank().unsqueeze(-2).expand_as(weights))
-        return neuralsort_matrix(ordered, dtype, rows)
+        matrix = ordinary_matrix(ordered, dtype, rows)
+        return neuralsort_matrix(ordered, dtype, rows) if matrix is None else matrix
 
     def fall(self, ordered: Ordered, place: Tensor) -> Tensor:
         value = _fall_between(ordered.open_gaps, place)

@@ -5,26 +5,21 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad, threshold
+from torch.nn.functional import pad
 
-from ..arrays import matmul
+from ..arrays import constant, matmul, seen
 from .engine.between import all_falls
 from .ordering import Ordered, inverse, tie_groups
 
-# Lists up to this length are compared pair by pair: fewer operations than sorting them.
-PAIRWISE = 32
-# Scores may be this many temperatures large there: sums over pairs round by 1e-16 of them.
-WIDEST = 1e4
-# Entries of the largest float64 temporary of the sorted form.
-CHUNK = 1 << 18
+# Matrices of so many entries are formed all at once, in few parallel regions; larger ones in strips
+# of half as many, for which memory need not be asked for anew.
+CHUNK = 1 << 20
+# Rows that are summed in float32.
+PIECE = 32
 
 
 def neuralsort_matrix(ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
     """The first rows of NeuralSort's matrix, `(..., rows, n)`."""
-    # Graphs are not to depend on whether lists are that short.
-    few = not torch.compiler.is_compiling() and ordered.n <= PAIRWISE
-    if few and dtype != ordered.exact and ordered.tame(WIDEST):
-        return _pairwise(ordered, dtype, rows)
     unit, gaps = ordered.unit(), ordered.gaps
     unit = gaps.new_zeros(()) if unit is None else unit
     matrix = _apply_sorted(ordered.linked(), unit, gaps, ordered.perm, dtype, rows)
@@ -38,35 +33,7 @@ def _apply_sorted(*args: Any) -> Tensor:
     return (_Sorted if torch.compiler.is_compiling() else _SortedForward).apply(*args)  # pyright: ignore
 
 
-def _to_logits(matrix: Tensor, grad: Tensor) -> Tensor:
-    """Gradient to the logits of a softmax over rows, from the gradient to the matrix."""
-    weighted = matrix * grad
-    return torch.addcmul(weighted, matrix, weighted.sum(-1, keepdim=True), value=-1)
-
-
-def _pairwise(ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
-    """The matrix of short lists as the equation has it, but in float64.
-
-    Plain operations, and few: for short lists each costs as much as its call. With the signs of
-    `s_j - s_k` held fixed, the logits are linear in the scores.
-    """
-    s = ordered.scores.to(ordered.exact)
-    if isinstance(ordered.tau, Tensor):  # an offset would drown the gradient to it
-        s = s - s.detach().mean(-1, keepdim=True)
-    if isinstance(ordered.tau, Tensor) or ordered.tau != 1:
-        s = s / ordered.tau
-    row = s.unsqueeze(-2)
-    n = s.shape[-1]
-    slope = torch.arange(n - 1, n - 1 - 2 * rows, -2, dtype=s.dtype, device=s.device).unsqueeze(-1)
-    if ordered.differentiable:
-        fixed = row.detach()
-        signs = (fixed.mT - fixed).sign_()
-        slope = slope - signs.sum(-1).unsqueeze(-2)
-        level = (signs * row).sum(-1)
-    else:  # fewer operations, and right in forward mode, but slower to differentiate backwards
-        level = -(row.mT - row).abs().sum(-1)
-    logits = torch.addcmul(level.unsqueeze(-2), slope, row)
-    return torch.softmax(logits - logits.detach().amax(-1, keepdim=True), -1, dtype=dtype)
+# -- values ----------------------------------------------------------------------------------------
 
 
 def _write_exact(gaps: Tensor, perm: Tensor, out: Tensor) -> Tensor:
@@ -74,31 +41,161 @@ def _write_exact(gaps: Tensor, perm: Tensor, out: Tensor) -> Tensor:
     if torch.compiler.is_compiling():
         rank = inverse(perm).unsqueeze(-2).expand(out.shape)
         return torch.softmax(-all_falls(gaps, 0, out.shape[-2]), -1).gather(-1, rank)
-    for i, j in _strips(gaps, out.shape[-2], out.shape[-2]):
+    for i, j in _strips(gaps.numel(), out.shape[-2]):
         weights = all_falls(gaps, i, j).neg_().exp_()
         weights = weights / weights.sum(-1, keepdim=True)
         out[..., i:j, :].scatter_(-1, perm.unsqueeze(-2).expand_as(weights), weights)
     return out
 
 
-def _write_short(gaps: Tensor, perm: Tensor, out: Tensor) -> Tensor:
+def _write_gaps(gaps: Tensor, perm: Tensor, dtype: torch.dtype, rows: int) -> Tensor:
     """Rows from running sums of gaps: fewer passes, and exact to the digits that float32 keeps."""
-    n, rows = gaps.shape[-1], out.shape[-2]
+    n = gaps.shape[-1]
     twice = torch.arange(1 - n, n, 2, dtype=gaps.dtype, device=gaps.device)
     before = pad(gaps[..., :-1] / math.log(2), (1, 0))  # before each position; 2^x is fast
-    distance, moment = before.cumsum(-1), (before * (1 - twice)).cumsum(-1)
-    peak = torch.addcmul(moment, twice, distance).unsqueeze(-1)
-    distance = torch.empty_like(distance).scatter_(-1, perm, distance).unsqueeze(-2)
-    moment = torch.empty_like(moment).scatter_(-1, perm, moment).unsqueeze(-2)
-    twice = twice.unsqueeze(-1)
-    least = math.log2(torch.finfo(out.dtype).tiny) + 4
-    for i, j in _strips(gaps, rows, rows):
-        logits = (moment - peak[..., i:j, :]).addcmul_(twice[i:j], distance)
-        # Exponentials that underflow are slow: stop them short, and then set them to 0.
-        weights = logits.to(out.dtype).clamp_(min=least).exp2_()
-        weights = threshold(weights, 2.0 ** (least + 3), 0.0)
-        out[..., i:j, :] = weights / weights.sum(-1, keepdim=True)
+    place, level = before.cumsum(-1), (before * (1 - twice)).cumsum(-1)
+    peak = torch.addcmul(level, twice, place)
+    place, level = (torch.empty_like(x).scatter_(-1, perm, x) for x in (place, level))
+    return write(twice, place, level, peak, dtype, rows)
+
+
+def write(
+    row: Tensor, place: Tensor, level: Tensor, peak: Tensor, dtype: torch.dtype, rows: int
+) -> Tensor:
+    """Weights `2^(row_i place_j + level_j - peak_i)`, over their sums: `(..., rows, n)`.
+
+    Logits are formed in float64, and nowhere kept: all of them would be twice the matrix.
+    """
+    place, level, peak, row = (
+        place.unsqueeze(-2),
+        level.unsqueeze(-2),
+        peak.unsqueeze(-1),
+        row.unsqueeze(-1),
+    )
+    strips = _strips(place.numel(), rows)
+    if strips == [(0, rows)]:
+        weights = _weights(row[:rows], place, level, peak[..., :rows, :], dtype)
+        return weights.div_(weights.sum(-1, keepdim=True))
+    shape = (*level.shape[:-2], rows, level.shape[-1])
+    out = torch.empty(shape, dtype=dtype, device=level.device)
+    for i, j in strips:
+        weights = _weights(row[i:j], place, level, peak[..., i:j, :], dtype)
+        torch.div(weights, weights.sum(-1, keepdim=True), out=out[..., i:j, :])
     return out
+
+
+def _weights(row: Tensor, place: Tensor, level: Tensor, peak: Tensor, dtype: torch.dtype) -> Tensor:
+    logits = (level - peak).addcmul_(row, place).to(dtype)
+    # What underflows is slow, here and in all that is multiplied by it.
+    least = math.log2(torch.finfo(dtype).tiny) + 4
+    return torch.threshold_(logits, least, -torch.inf).exp2_()
+
+
+def _strips(width: int, rows: int) -> list[tuple[int, int]]:
+    """Runs of rows, so wide in all lists together, that are formed together in little memory.
+
+    All at once in compiled graphs: one serves every size, and fuses what it forms.
+    """
+    if torch.compiler.is_compiling():
+        return [(0, rows)]
+    if width * rows <= CHUNK:
+        return [(0, rows)]
+    step = max(1, CHUNK // 2 // width)
+    return [(i, min(i + step, rows)) for i in range(0, rows, step)]
+
+
+# -- derivatives -----------------------------------------------------------------------------------
+
+
+def _to_logits(matrix: Tensor, grad: Tensor) -> Tensor:
+    """Gradient to the logits of a softmax over rows, from the gradient to the matrix."""
+    if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        return torch._softmax_backward_data(grad, matrix, -1, matrix.dtype)  # pyright: ignore
+    weighted = matrix * grad
+    return torch.addcmul(weighted, matrix, weighted.sum(-1, keepdim=True), value=-1)
+
+
+def column_sums(
+    matrix: Tensor, grad: Tensor, exact: torch.dtype, tempered: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """Sums over rows of the gradient to the logits, plain and times `-2 i`: `(..., 2, n)`.
+
+    And, for the gradient to the temperature, of its product with the logits: `(..., 1)`.
+    """
+    sums, heat = [], []
+    strips = _strips(matrix.numel() // matrix.shape[-2], matrix.shape[-2])
+    for i, j in strips:
+        weights = matrix[..., i:j, :] if len(strips) > 1 else matrix
+        to_logits = _to_logits(weights, grad[..., i:j, :] if len(strips) > 1 else grad)
+        sums.append(_row_sums(to_logits, i, j, exact))
+        if tempered:
+            log = weights.clamp(min=torch.finfo(matrix.dtype).tiny).log()
+            heat.append((to_logits * log).sum((-1, -2)).to(exact).unsqueeze(-1))
+    return sum(sums[1:], sums[0]), sum(heat[1:], heat[0]) if heat else None
+
+
+def _row_sums(x: Tensor, start: int, stop: int, exact: torch.dtype) -> Tensor:
+    """Sums over rows i of x, which are `start:stop`, plain and times `-2 i`: `(..., 2, n)`."""
+    if torch.compiler.is_compiling():  # added up in float64, and fused with x
+        twice = torch.arange(-2 * start, -2 * stop, -2, dtype=exact, device=x.device)
+        return torch.stack([x.sum(-2, dtype=exact), (x * twice.unsqueeze(-1)).sum(-2)], -2)
+    within, of_pieces = constant(x, _weights_of_rows, start, stop, x.dtype, exact)
+    if x.dim() == 3:  # as `matmul` does in the end
+        within = within.expand(len(x), *within.shape)
+    sums = matmul(within, x).to(exact)
+    return sums if of_pieces is None else matmul(of_pieces, sums)
+
+
+def _weights_of_rows(
+    start: int, stop: int, dtype: torch.dtype, exact: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor | None]:
+    """From rows to two sums for each piece of them, and from these to sums over all rows.
+
+    Within a piece, rows are counted from its middle, so that float32 will do: far from an item's
+    own row there is no weight, and what is multiplied by a large distance in the end is small.
+    """
+    if stop <= PIECE:
+        row = torch.arange(start, stop, dtype=dtype, device=device)
+        return torch.stack([torch.ones_like(row), -2 * row]), None
+    row = torch.arange(start, stop, device=device)
+    piece = (row - start) // PIECE
+    count = -(-(stop - start) // PIECE)
+    own = piece == torch.arange(count, device=device).unsqueeze(-1)  # (pieces, rows)
+    middle = start + PIECE * torch.arange(count, device=device).unsqueeze(-1) + PIECE // 2
+    within = torch.stack([own, -2 * (row - middle) * own], 1).flatten(0, 1).to(dtype)
+    one, none = torch.ones_like(middle), torch.zeros_like(middle)
+    of_pieces = torch.stack([torch.cat([one, none], 1), torch.cat([-2 * middle, one], 1)])
+    return within, of_pieces.flatten(1).to(exact)
+
+
+def to_sorted(sums: Tensor, perm: Tensor, gaps: Tensor) -> Tensor:
+    """Gradient to sorted scores in units, `(..., n)`, from what `column_sums` gives."""
+    total, moment = sums.gather(-1, perm.unsqueeze(-2).expand_as(sums)).unbind(-2)
+    n = total.shape[-1]
+    smallest = seen(gaps[..., : n - 1], torch.min)
+    if smallest is not None and smallest > 0:  # no ties, and no NaN that would hide them
+        odd = torch.arange(-1, 2 * n - 1, 2, device=total.device)
+        return torch.addcmul(moment, total, odd).add_(total.cumsum(-1), alpha=2)
+    twice = torch.arange(0, 2 * n, 2, device=total.device)
+    before = total.cumsum(-1) - total
+    return untie(twice * total + moment, total, before, ties=tie_groups(gaps))
+
+
+def tangent_of(tangent: Tensor, perm: Tensor, gaps: Tensor, rows: int) -> Tensor:
+    """What logits change by where sorted scores in units change: `(..., rows, n)`."""
+    first, last = tie_groups(gaps)
+    until = pad(tangent.cumsum(-1), (1, 0))
+    larger, not_smaller = until.gather(-1, first), until.gather(-1, last + 1)
+    constant = (first + last) * tangent + until[..., -1:] - not_smaller - larger
+    by_item = torch.stack([tangent, constant], -2)
+    by_item = by_item.scatter(-1, perm.unsqueeze(-2).expand_as(by_item), by_item)
+    twice = 2 * torch.arange(rows, device=gaps.device).unsqueeze(-1)
+    return by_item[..., 1:, :] - twice * by_item[..., :1, :]
+
+
+def to_matrix(matrix: Tensor, logits: Tensor) -> Tensor:
+    """What a softmax over rows changes by where its logits do."""
+    return matrix * (logits - (matrix * logits).sum(-1, keepdim=True))
 
 
 class _Sorted(torch.autograd.Function):
@@ -112,10 +209,10 @@ class _Sorted(torch.autograd.Function):
     def forward(
         scaled: Tensor, unit: Tensor, gaps: Tensor, perm: Tensor, dtype: torch.dtype, rows: int
     ) -> Tensor:
+        if dtype != gaps.dtype:
+            return _write_gaps(gaps, perm, dtype, rows)
         out = torch.empty(*gaps.shape[:-1], rows, gaps.shape[-1], dtype=dtype, device=gaps.device)
-        if dtype == gaps.dtype:
-            return _write_exact(gaps, perm, out)
-        return _write_short(gaps, perm, out)
+        return _write_exact(gaps, perm, out)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
@@ -126,30 +223,10 @@ class _Sorted(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple:  # pyright: ignore
         matrix, unit, gaps, perm = ctx.saved_tensors
-        exact = gaps.dtype
-        tempered = ctx.needs_input_grad[1]
-        sums, heat = [], []
-        place = inverse(perm).to(exact)
-        for i, j in _strips(gaps, matrix.shape[-2], 32):  # few enough for sums in float32
-            weights = matrix[..., i:j, :]
-            to_logits = _to_logits(weights, grad[..., i:j, :])
-            # From the middle of the strip, so that float32 will do.
-            twice = torch.arange(i - j + 1, j - i, 2, dtype=matrix.dtype, device=matrix.device)
-            total, moment = _row_sums(to_logits, twice, exact)
-            # From the item's own row: far from it there is no weight, so that nothing cancels.
-            sums.append(torch.stack([total, (2 * place - (i + j - 1)) * total - moment], -2))
-            if tempered:
-                tiny = torch.finfo(matrix.dtype).tiny
-                heat.append((to_logits * weights.clamp(min=tiny).log()).sum((-1, -2)).to(exact))
-        if not sums:
+        if not matrix.shape[-2]:
             return (torch.zeros_like(gaps), torch.zeros_like(unit), *[None] * 4)
-        both = sum(sums[1:], sums[0])
-        both = both.gather(-1, perm.unsqueeze(-2).expand_as(both))
-        total, local_gradient = both[..., 0, :], both[..., 1, :]
-        before = total.cumsum(-1) - total
-        to_scaled = untie(local_gradient, total, before, ties=tie_groups(gaps))
-        to_unit = -sum(heat[1:], heat[0]).unsqueeze(-1) if tempered else None
-        return (to_scaled, to_unit, *[None] * 4)
+        sums, heat = column_sums(matrix, grad, gaps.dtype, ctx.needs_input_grad[1])
+        return (to_sorted(sums, perm, gaps), None if heat is None else -heat, *[None] * 4)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, *args: Any) -> tuple[Tensor, int]:
@@ -168,38 +245,11 @@ class _SortedForward(_Sorted):
         matrix, _, gaps, perm = ctx.saved_tensors
         logits = torch.zeros_like(matrix)
         if tangent is not None:
-            first, last = tie_groups(gaps)
-            until = pad(tangent.cumsum(-1), (1, 0))
-            larger, not_smaller = until.gather(-1, first), until.gather(-1, last + 1)
-            constant = (first + last) * tangent + until[..., -1:] - not_smaller - larger
-            by_item = torch.stack([tangent, constant], -2)
-            by_item = by_item.scatter(-1, perm.unsqueeze(-2).expand_as(by_item), by_item)
-            twice = 2 * torch.arange(matrix.shape[-2], device=gaps.device).unsqueeze(-1)
-            logits = (by_item[..., 1:, :] - twice * by_item[..., :1, :]).to(matrix.dtype)
+            logits = tangent_of(tangent, perm, gaps, matrix.shape[-2]).to(matrix.dtype)
         if to_unit is not None:
             log = matrix.clamp(min=torch.finfo(matrix.dtype).tiny).log()
             logits = logits - log * to_unit.unsqueeze(-1).to(matrix.dtype)
-        return matrix * (logits - (matrix * logits).sum(-1, keepdim=True))
-
-
-def _row_sums(x: Tensor, weights: Tensor, exact: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Sums over the rows of x, plain and weighted, `(..., n)` each."""
-    if torch.compiler.is_compiling():  # of many rows: added up in float64, and fused with x
-        weighted = x * weights.unsqueeze(-1)
-        return x.sum(-2, dtype=exact), weighted.sum(-2, dtype=exact)
-    both = matmul(torch.stack([torch.ones_like(weights), weights]), x).to(exact)
-    return both[..., 0, :], both[..., 1, :]
-
-
-def _strips(gaps: Tensor, rows: int, most: int) -> list[tuple[int, int]]:
-    """Runs of rows that are formed together, few enough for the cache.
-
-    All at once in compiled graphs: one serves every size, and fuses what it forms.
-    """
-    if torch.compiler.is_compiling():
-        return [(0, rows)]
-    step = max(1, min(CHUNK // max(1, gaps.numel()), most))
-    return [(i, min(i + step, rows)) for i in range(0, rows, step)]
+        return to_matrix(matrix, logits)
 
 
 def untie(

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..arrays import inferring, longest, seen
+from ..arrays import inferring, longest
 from ..gradients import is_traced_for_second_derivatives, straight_through
 from ..tracing import running_max, running_min, stable_sort
 
@@ -81,19 +81,6 @@ class Ordered:
                 "it was made, so that its order and its values would disagree. Make it again, or "
                 "give it a copy: `neuralsort(scores.clone())`."
             )
-
-    def tame(self, widest: float) -> bool:
-        """Whether all items exist, no list is hard, and no score is as large as so many units.
-
-        As far as one may look: on an accelerator, in compiled graphs and of no scores it is False.
-        """
-        if self.mask is not None:
-            return False
-        largest, least = seen(self.scores, lambda x: x.abs().max()), self.scale()
-        if isinstance(least, Tensor):  # a hard list has a temperature of 1 in place of 0
-            hard = self.hard is None or bool(seen(self.hard, torch.any))
-            least = None if hard else seen(least, torch.min)
-        return largest is not None and least is not None and largest < widest * least
 
     @property
     def differentiable(self) -> bool:

@@ -202,8 +202,10 @@ class ScorePermutation(RelaxedPermutation):
         x = _checks.list_values(x, self.shape, "P.sort(x)")
         out = torch.promote_types(self._dtype, x.dtype)
         x = x.to(working(out))
-        if known_finite(self._ordered.scores, x):
-            common = _nearest_to_zero(*x.detach().aminmax(dim=-1, keepdim=True))
+        scores = self._ordered.scores
+        if known_finite(x) and (scores is x or known_finite(scores)):
+            low, high = x.detach().aminmax(dim=-1, keepdim=True)
+            common = torch.clamp(torch.zeros_like(low), low, high)
             return (self._product((x - common).unsqueeze(-1)).squeeze(-1) + common).to(out)
         apart = self._ordered.scores.isinf()
         alone = apart & ~x.isfinite()
@@ -222,13 +224,8 @@ def _common_offset(x: Tensor, apart: Tensor) -> Tensor:
     """
     low = torch.where(apart, torch.inf, x).amin(-1, keepdim=True)
     high = torch.where(apart, -torch.inf, x).amax(-1, keepdim=True)
-    common = _nearest_to_zero(low, high)
+    common = low.clamp(min=0) + high.clamp(max=0)
     return torch.where(common.isfinite(), common, 0.0)
-
-
-def _nearest_to_zero(low: Tensor, high: Tensor) -> Tensor:
-    """The number between these two that is nearest to 0."""
-    return low.clamp(min=0) + high.clamp(max=0)
 
 
 @pytree

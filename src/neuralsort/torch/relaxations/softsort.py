@@ -9,6 +9,7 @@ from torch.nn.functional import pad
 from ... import _options
 from ..._blur import gaussian, laplace
 from .. import _checks
+from ..arrays import in_numpy
 from ..gradients import straight_through
 from ..permutation import RelaxedPermutation
 from ..softness import temperature
@@ -89,9 +90,9 @@ class SoftSortKernel(LazyKernel):
         return ordered.shrink(fall, self.power)
 
     def matrix(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
-        if not ordered.tempered and ordered.tame(ENDLESS):
+        if not ordered.tempered and ordered.mask is None:
             values = stable_sort(ordered.scores, descending=True)[0].to(dtype)
-            if not (values[..., 1:] == values[..., :-1]).any():
+            if _apart(values, ENDLESS * ordered.scale()):
                 return self._plain(ordered, values[..., :rows])
         row, column = _places(ordered, ordered.distance())
         by_item = column.gather(-1, ordered.rank()).unsqueeze(-2)
@@ -107,7 +108,7 @@ class SoftSortKernel(LazyKernel):
         Among ties it would not do: their rows are one score, and share its gradient.
         """
         distance = values.unsqueeze(-1) - ordered.scores.to(values.dtype).unsqueeze(-2)
-        distance = distance / ordered.scale()
+        distance = distance if ordered.scale() == 1 else distance / ordered.scale()
         fall = distance.abs() if self.power == 1 else distance.square()
         return torch.softmax(-fall, -1)
 
@@ -131,6 +132,14 @@ class SoftSortKernel(LazyKernel):
         if self.power == 2:
             return BandOperator(SoftSortBands, ordered, dtype, rows)
         return ScanOperator(ordered, dtype, rows)
+
+
+def _apart(values: Tensor, largest: float | Tensor) -> bool:
+    """Whether sorted values are known to be no ties, and none as large as this."""
+    x = in_numpy(values)
+    if x is None or not max(x[:, 0].max(), -x[:, -1].min()) < largest:
+        return False
+    return not (x[:, 1:] == x[:, :-1]).any()
 
 
 def _differences(ordered: Ordered, rows: int) -> Tensor:

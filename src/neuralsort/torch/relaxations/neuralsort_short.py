@@ -1,0 +1,141 @@
+"""NeuralSort's matrix of ordinary short lists on the CPU: what counts here is how much is called.
+
+Lists are ordinary if all items exist, all scores are finite and of moderate size, and the
+temperature is a number; others take the way of `neuralsort_matrix`, and give the same to rounding.
+"""
+
+import functools
+import math
+from typing import Any
+
+import numpy
+import torch
+from numpy import ndarray
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ..arrays import constant, in_numpy, transforming
+from .neuralsort_matrix import column_sums, tangent_of, to_matrix, to_sorted, write
+from .ordering import Ordered
+
+# Scores may be so many temperatures large, times the length's square: logits, which are formed from
+# running sums of them in float64, then round by less than 1e-7.
+WIDEST = 1e8
+# Lists up to this length are compared pair by pair: fewer operations than sorting them.
+PAIRWISE = 32
+
+
+def ordinary_matrix(ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor | None:
+    """The first rows of the matrix, `(..., rows, n)`; None for lists that are not ordinary."""
+    scores, scale = ordered.scores, ordered.scale()
+    if dtype is not torch.float32 or ordered.mask is not None or isinstance(scale, Tensor):
+        return None
+    x = in_numpy(scores) if rows else None
+    if x is None or not float(max(x.max(), -x.min())) * ordered.n**2 < WIDEST * scale:
+        return None
+    if ordered.n <= PAIRWISE:
+        return _pairwise(ordered, scale, rows)
+    return _OfScores.apply(scores, x, scale, rows)  # pyright: ignore
+
+
+def _pairwise(ordered: Ordered, scale: float, rows: int) -> Tensor:
+    """The matrix as the equation has it, but in float64.
+
+    Plain operations, and few: for such lists each costs as much as its call. With the signs of
+    `s_j - s_k` held fixed, the logits are linear in the scores.
+    """
+    s = ordered.scores.to(torch.float64)
+    s = s if scale == 1 else s / scale
+    row, slope = s.unsqueeze(-2), constant(s, _slopes, s.shape[-1], rows)
+    if ordered.differentiable:
+        fixed = row.detach()
+        signs = (fixed.mT - fixed).sign_()
+        slope = slope - signs.sum(-1).unsqueeze(-2)
+        level = (signs * row).sum(-1)
+    else:  # fewer operations, and right in forward mode, but slower to differentiate backwards
+        level = -(row.mT - row).abs().sum(-1)
+    logits = torch.addcmul(level.unsqueeze(-2), slope, row)
+    return torch.softmax(logits - logits.detach().amax(-1, keepdim=True), -1, dtype=torch.float32)
+
+
+def _slopes(n: int, rows: int, device: torch.device) -> Tensor:
+    """The factors `n + 1 - 2 i` of the rows i = 1, 2, ..., `(rows, 1)`."""
+    slope = torch.arange(n - 1, n - 1 - 2 * rows, -2, dtype=torch.float64, device=device)
+    return slope.unsqueeze(-1)
+
+
+@functools.lru_cache(maxsize=64)
+def _constants(lists: int, n: int) -> tuple[ndarray, ndarray, Tensor, ndarray]:
+    """Where lists begin, j + 1/2, the rows i, and 2 j - 1."""
+    with torch.inference_mode(False):
+        row = torch.arange(n, dtype=torch.float64)
+    return (
+        n * numpy.arange(lists)[:, None],
+        numpy.arange(0.5, n),
+        row,
+        numpy.arange(-1, 2 * n - 1, 2),
+    )
+
+
+class _OfScores(torch.autograd.Function):
+    """`apply(scores, x, scale, rows)`, with the scores in NumPy as well: its calls take less time.
+
+    With scores s in descending order, in units of -scale / 2, and their running sums c, the logits
+    are `i s_j + (c_j - (j + 1/2) s_j) - (c_i - s_i / 2)`, counted from 0: 0 for a row's own item,
+    and below 0 for all others.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, x: ndarray, scale: float, rows: int) -> Tensor:
+        n = x.shape[-1]
+        starts, halves, row, _ = _constants(*x.shape)
+        place = numpy.multiply(x, -2 / (scale * math.log(2)), dtype=numpy.float64)  # of powers of 2
+        order = place.argsort(-1)  # ties in any order: their weights are the same
+        order += starts
+        values = place.take(order)
+        sums = values.cumsum(-1)
+        level, peak = numpy.empty_like(sums), sums - values * 0.5
+        level.reshape(-1)[order] = sums - values * halves
+        vectors = (torch.from_numpy(x) for x in (place, level, peak))
+        matrix = write(row, *vectors, dtype=torch.float32, rows=rows)
+        matrix = matrix if scores.dim() == 2 else matrix.view(*scores.shape[:-1], rows, n)
+        ctx.order, ctx.values, ctx.scale, ctx.dtype = order, values, scale, scores.dtype
+        ctx.save_for_backward(matrix)
+        ctx.save_for_forward(matrix)
+        return matrix
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple:  # pyright: ignore
+        (matrix,) = ctx.saved_tensors
+        sums, _ = column_sums(matrix, grad, torch.float64)
+        values, order = ctx.values, ctx.order
+        plain = not torch.is_grad_enabled() and not transforming()
+        if plain and not (values[:, 1:] == values[:, :-1]).any():
+            sums = sums.numpy().reshape(-1, 2, sums.shape[-1])
+            total, moment = sums[:, 0].reshape(-1)[order], sums[:, 1].reshape(-1)[order]
+            moment += _constants(*order.shape)[-1] * total
+            moment += 2 * total.cumsum(-1)
+            to_scores = numpy.empty_like(moment)
+            to_scores.reshape(-1)[order] = moment
+            to_scores = torch.from_numpy(to_scores).view(*matrix.shape[:-2], -1)
+        else:
+            perm, gaps = _sorted(ctx, matrix)
+            to_scores = to_sorted(sums, perm, gaps)
+            to_scores = torch.empty_like(to_scores).scatter(-1, perm, to_scores)
+        to_scores = to_scores if ctx.scale == 1 else to_scores / ctx.scale
+        return to_scores.to(ctx.dtype), None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:  # pyright: ignore
+        (matrix,) = ctx.saved_tensors
+        perm, gaps = _sorted(ctx, matrix)
+        tangent = tangent.to(gaps.dtype).gather(-1, perm) / ctx.scale
+        logits = tangent_of(tangent, perm, gaps, matrix.shape[-2])
+        return to_matrix(matrix, logits.to(matrix.dtype))
+
+
+def _sorted(ctx: Any, matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """The item at each position, and the gap after it in some unit: `(..., n)` each."""
+    lists = (*matrix.shape[:-2], matrix.shape[-1])
+    perm = torch.from_numpy(ctx.order).view(lists) % matrix.shape[-1]
+    return perm, pad(torch.from_numpy(ctx.values).view(lists).diff(dim=-1), (0, 1), value=1.0)
