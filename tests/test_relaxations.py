@@ -584,3 +584,14 @@ def test_ties_have_their_gradient_beside_a_list_that_holds_nan():
     (expected,) = torch.autograd.grad(ns.neuralsort(alone).to_dense(), alone, upstream[:1])
     (found,) = torch.autograd.grad(ns.neuralsort(beside).to_dense(), beside, upstream)
     assert_near(found[:1], expected, 1e-5)
+
+
+def test_batched_gradients_are_those_of_a_loop():
+    functions = (lambda s: ns.neuralsort(s).to_dense(), ns.fast_soft_rank, ns.fast_soft_sort)
+    scores = torch.randn(40)
+    for function in functions:
+        found, expected = (
+            torch.autograd.functional.jacobian(function, scores, vectorize=vectorize)
+            for vectorize in (True, False)
+        )
+        assert_near(found, expected, 1e-5)

@@ -74,6 +74,16 @@ def in_numpy(lists: Tensor) -> ndarray | None:
     return values.reshape(-1, lists.shape[-1])
 
 
+def gradient_in_numpy(grad: Tensor) -> ndarray | None:
+    """The values of a gradient; None if it is mapped, or will itself be differentiated."""
+    if torch.is_grad_enabled() or transforming():
+        return None
+    try:
+        return grad.numpy()
+    except RuntimeError:  # of `torch.autograd.grad(is_grads_batched=True)`
+        return None
+
+
 def constant(like: Tensor, make: Callable[..., Any], *options: Any) -> Any:
     """`make(*options, like.device)`, tensors that are not to be changed in place.
 

@@ -13,7 +13,7 @@ import torch
 from numpy import ndarray
 from torch import Tensor
 
-from .arrays import in_numpy, transforming
+from .arrays import gradient_in_numpy, in_numpy
 
 # Numbers up to this size are subtracted in float64 and lose nothing that float32 would keep.
 LARGEST = 1e7
@@ -109,13 +109,14 @@ class _Ranks(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple:  # pyright: ignore
-        if torch.is_grad_enabled() or transforming():
+        values = gradient_in_numpy(grad.to(torch.float32))
+        if values is None:
             order = torch.from_numpy(ctx.order)
             g = grad.to(torch.float64).reshape(-1)[order]
             g = (g - ctx.blocks.means_of(g)) / ctx.unit
             back = torch.zeros_like(g).view(-1).index_copy(0, order.view(-1), g.reshape(-1))
             return back.view(grad.shape).to(grad.dtype), *[None] * 4
-        g = grad.to(torch.float32).numpy().take(ctx.order).astype(numpy.float64)
+        g = values.take(ctx.order).astype(numpy.float64)
         g -= ctx.blocks.means(g)
         back = numpy.empty(g.shape, numpy.float32)
         back.reshape(-1)[ctx.order] = g if ctx.unit == 1 else g / ctx.unit
@@ -141,10 +142,11 @@ class _Values(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple:  # pyright: ignore
         order = torch.from_numpy(ctx.order).view(-1)
         g = grad.to(torch.float64)
-        if torch.is_grad_enabled() or transforming():
+        values = gradient_in_numpy(g)
+        if values is None:
             mean = ctx.blocks.means_of(g)
         else:
-            mean = torch.from_numpy(ctx.blocks.means(g.numpy()))
+            mean = torch.from_numpy(ctx.blocks.means(values))
         back = torch.zeros_like(mean).view(-1).index_copy(0, order, mean.reshape(-1))
         return back.view(grad.shape).to(grad.dtype), *[None] * 4
 

@@ -14,7 +14,7 @@ from numpy import ndarray
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..arrays import constant, in_numpy, transforming
+from ..arrays import constant, gradient_in_numpy, in_numpy
 from .neuralsort_matrix import column_sums, tangent_of, to_matrix, to_sorted, write
 from .ordering import Ordered
 
@@ -109,10 +109,10 @@ class _OfScores(torch.autograd.Function):
         (matrix,) = ctx.saved_tensors
         sums, _ = column_sums(matrix, grad, torch.float64)
         values, order = ctx.values, ctx.order
-        plain = not torch.is_grad_enabled() and not transforming()
-        if plain and not (values[:, 1:] == values[:, :-1]).any():
-            sums = sums.numpy().reshape(-1, 2, sums.shape[-1])
-            total, moment = sums[:, 0].reshape(-1)[order], sums[:, 1].reshape(-1)[order]
+        plain = gradient_in_numpy(sums)
+        if plain is not None and not (values[:, 1:] == values[:, :-1]).any():
+            plain = plain.reshape(-1, 2, plain.shape[-1])
+            total, moment = plain[:, 0].reshape(-1)[order], plain[:, 1].reshape(-1)[order]
             moment += _constants(*order.shape)[-1] * total
             moment += 2 * total.cumsum(-1)
             to_scores = numpy.empty_like(moment)
