@@ -110,6 +110,21 @@ def form(request):
         yield request.param
 
 
+@pytest.fixture(
+    params=[
+        pytest.param(True, id="projected"),
+        pytest.param(False, id="entry by entry", marks=pytest.mark.long),
+    ]
+)
+def fast_mode(request):
+    """An option of `gradgradcheck`: both Jacobians times random vectors, in place of all entries.
+
+    PyTorch's own tests do so. Second derivatives are the dear ones, since every entry of a gradient
+    is differentiated. First derivatives are compared entry by entry in every run.
+    """
+    return request.param
+
+
 @contextmanager
 def _jax_precision(double: bool) -> Iterator[None]:
     """Runs JAX in float64 or float32, and leaves it as it was."""
