@@ -23,7 +23,9 @@ from tests.requests import REQUESTS
 
 ASKED = ("matmul", "transpose", "rank", "log_prob", "entropy")
 COMPILER = shutil.which("g++")
-FEW_STEPS = dict.fromkeys(("sinkhorn", "gumbel_sinkhorn", "sinkhorn_sort"), {"iterations": 3})
+FEW_STEPS: dict[str, dict[str, int]] = dict.fromkeys(
+    ("sinkhorn", "gumbel_sinkhorn", "sinkhorn_sort"), {"iterations": 3}
+)
 """Options of methods whose steps are each code to compile."""
 
 
