@@ -46,7 +46,7 @@ test-quick: $(READY)  ## Run the laws in PyTorch, on few examples each
 
 # With an empty XLA_FLAGS, programs of JAX are optimised as they are for users.
 test-all: $(READY)  ## Run the tests, also in the long forms that `make test` has in small
-	XLA_FLAGS= $(PYTEST) -m "" $(PYTEST_ARGS)
+	XLA_FLAGS= $(PYTEST) -m "" --hypothesis-profile=long $(PYTEST_ARGS)
 
 test-torch:  ## Run the tests of PyTorch alone; JAX and TensorFlow need not be there
 	$(MAKE) test EXTRAS=experiments PYTEST_ARGS="$(OTHER_FRAMEWORKS:%=--ignore-glob=%) $(PYTEST_ARGS)"

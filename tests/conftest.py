@@ -1,5 +1,6 @@
 """Settings of the whole suite: seeds, hypothesis, tolerances, and the form each list takes."""
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,12 +57,13 @@ SKIPPED_MASS = {torch.float64: 1e-14, torch.float32: 1e-7}
 settings.register_profile(
     "local",
     deadline=None,
-    max_examples=60,
+    max_examples=30,
     # The fixtures used together with @given (a form, a seed) hold for all examples alike.
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 settings.register_profile("ci", settings.get_profile("local"), derandomize=True)
 settings.register_profile("quick", settings.get_profile("ci"), max_examples=5)
+settings.register_profile("long", settings.get_profile("local"), max_examples=100)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -92,10 +94,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the files above, but for what is slow in them."""
+    """Marks the files above, but for what is slow or long in them."""
     for item in items:
-        if item.path.name in QUICK and item.get_closest_marker("slow") is None:
+        left_out = any(item.get_closest_marker(name) for name in ("slow", "long"))
+        if item.path.name in QUICK and not left_out:
             item.add_marker(pytest.mark.quick)
+
+
+def pytest_collection_finish() -> None:
+    """Spares the garbage collector what lives to the end: three frameworks, thousands of tests."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -108,6 +117,21 @@ def form(request):
     """Runs the test once with every list dense and once with none."""
     with in_form(request.param):
         yield request.param
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(True, id="projected"),
+        pytest.param(False, id="entry by entry", marks=pytest.mark.long),
+    ]
+)
+def fast_mode(request):
+    """An option of `gradgradcheck`: both Jacobians times random vectors, in place of all entries.
+
+    PyTorch's own tests do so. Second derivatives are the dear ones, since every entry of a gradient
+    is differentiated. First derivatives are compared entry by entry in every run.
+    """
+    return request.param
 
 
 @contextmanager

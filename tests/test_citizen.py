@@ -9,10 +9,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import neuralsort.torch as ns
 from tests.conftest import DTYPES, GRADIENT_RTOL, VALUE_RTOL, assert_near
-from tests.methods import SOFTMAX, in_form, methods
+from tests.methods import in_form, methods
 from tests.requests import PLAIN, REQUESTS, each_request
-
-NEURALSORT = SOFTMAX[0]
 
 each_method = pytest.mark.parametrize("method", methods())
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: str(d).removeprefix("torch."))
@@ -180,64 +178,57 @@ def test_jacobians_and_hessians_of_the_dense_form(method):
 # -- compilation -----------------------------------------------------------------------------------
 
 
-def loss_of(method, request_: str):
-    def loss(s: Tensor, x: Tensor) -> Tensor:
-        return REQUESTS[request_](method.relax(s, tau=0.5), x).square().sum()
+def losses_of(method):
+    """A function that asks everything of one method, so that one compiled program shows all."""
+    asked = ASKED if method.name == "neuralsort" else ("matmul", "rank")
 
-    return loss
+    def losses(s: Tensor, x: Tensor) -> list[Tensor]:
+        P = method.relax(s, tau=0.5)
+        return [REQUESTS[name](P, x).square().sum() for name in asked]
+
+    return losses
 
 
-def assert_same_when_compiled(loss, compiled) -> None:
+def assert_same_when_compiled(function, **options) -> None:
+    """Every result, and the gradients of each by itself."""
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend="aot_eager", **options)
     torch.manual_seed(0)
     scores = torch.randn(3, 12, dtype=torch.float64, requires_grad=True)
     x = torch.randn(3, 12, 2, dtype=torch.float64, requires_grad=True)
-    expected = torch.autograd.grad(loss(scores, x), (scores, x), materialize_grads=True)
-    value = compiled(scores, x)
-    actual = torch.autograd.grad(value, (scores, x), materialize_grads=True)
-    torch.testing.assert_close(value, loss(scores, x))
-    for one, other in zip(actual, expected, strict=True):
-        torch.testing.assert_close(one, other)
+    for i, wanted in enumerate(function(scores, x)):
+        value = compiled(scores, x)[i]
+        torch.testing.assert_close(value, wanted)
+        actual, expected = (
+            torch.autograd.grad(y, (scores, x), materialize_grads=True, retain_graph=y is wanted)
+            for y in (value, wanted)
+        )
+        torch.testing.assert_close(actual, expected)
 
 
-COMPILED = [
-    pytest.param(method, request_, id=f"{method.name}-{request_}")
-    for method in SOFTMAX
-    for request_ in ASKED
-    if method is NEURALSORT or request_ in ("matmul", "rank")
-]
-
-
-@pytest.mark.parametrize(("method", "request_"), COMPILED)
-def test_dense_form_compiles_into_one_graph(method, request_):
-    torch._dynamo.reset()
+@each_method
+def test_dense_form_compiles_into_one_graph(method):
     with in_form("dense"):
-        loss = loss_of(method, request_)
-        compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
-        assert_same_when_compiled(loss, compiled)
+        assert_same_when_compiled(losses_of(method), fullgraph=True)
 
 
 def test_operators_compile_into_one_graph():
-    torch._dynamo.reset()
+    def all_of_them(s: Tensor, x: Tensor) -> list[Tensor]:
+        return [
+            ns.soft_sort(s, tau=0.5, dim=0).square().sum(),
+            ns.soft_rank(s, tau=0.5).square().sum(),
+            ns.soft_sort_by(x, s, tau=0.5).square().sum(),
+            ns.soft_topk(s, 3, tau=0.5).values.square().sum(),
+            ns.soft_median(s, tau=0.5).square().sum(),
+        ]
 
-    def all_of_them(s: Tensor, x: Tensor) -> Tensor:
-        return (
-            ns.soft_sort(s, tau=0.5, dim=0).square().sum()
-            + ns.soft_rank(s, tau=0.5).square().sum()
-            + ns.soft_sort_by(x, s, tau=0.5).square().sum()
-            + ns.soft_topk(s, 3, tau=0.5).values.square().sum()
-            + ns.soft_median(s, tau=0.5).square().sum()
-        )
-
-    compiled = torch.compile(all_of_them, backend="aot_eager", fullgraph=True)
-    assert_same_when_compiled(all_of_them, compiled)
+    assert_same_when_compiled(all_of_them, fullgraph=True)
 
 
-@pytest.mark.parametrize(("method", "request_"), COMPILED)
-def test_banded_form_is_the_same_when_compiled(method, request_):
-    torch._dynamo.reset()
+@each_method
+def test_banded_form_is_the_same_when_compiled(method):
     with in_form("banded"):
-        loss = loss_of(method, request_)
-        assert_same_when_compiled(loss, torch.compile(loss, backend="aot_eager"))
+        assert_same_when_compiled(losses_of(method))
 
 
 @each_method

@@ -23,6 +23,10 @@ from tests.requests import REQUESTS
 
 ASKED = ("matmul", "transpose", "rank", "log_prob", "entropy")
 COMPILER = shutil.which("g++")
+FEW_STEPS: dict[str, dict[str, int]] = dict.fromkeys(
+    ("sinkhorn", "gumbel_sinkhorn", "sinkhorn_sort"), {"iterations": 3}
+)
+"""Options of methods whose steps are each code to compile."""
 
 
 @pytest.fixture(autouse=True)
@@ -55,8 +59,10 @@ def assert_same(function, *inputs: Tensor, backend: str = "aot_eager") -> None:
 
 
 def everything_of(method):
+    options = FEW_STEPS.get(method.name, {})
+
     def everything(scores: Tensor, x: Tensor) -> list[Tensor]:
-        P = method.relax(scores, tau=0.5)
+        P = method.relax(scores, tau=0.5, **options)
         both = torch.stack([scores, x], -1)  # the scores as their own payload, and another
         asked = [REQUESTS[name](P, both) for name in ASKED]
         return [P.sort(scores), P.sort(x), P.to_dense(), *asked]
@@ -73,22 +79,49 @@ def two_threads():
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
-@pytest.mark.usefixtures("two_threads")
-def test_everything_is_the_same_compiled(method):
-    """By `inductor`, which mixes up rows where gradients of two layouts meet before a softmax."""
+each_method = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+
+
+def inputs_for(method) -> tuple[Tensor, Tensor]:
+    """Scores and a payload."""
     n = 3 if "network" in method.name else 9  # every layer is code to compile
-    inputs = 1.5 * torch.randn(3, n), torch.randn(3, n)
-    assert_same(everything_of(method), *inputs, backend="inductor" if COMPILER else "aot_eager")
+    return 1.5 * torch.randn(3, n), torch.randn(3, n)
+
+
+@each_method
+@pytest.mark.parametrize(
+    "backend",
+    ["aot_eager", pytest.param("inductor", marks=[needs_compiler, pytest.mark.long])],
+)
+@pytest.mark.usefixtures("two_threads")
+def test_everything_is_the_same_compiled(method, backend):
+    """By `inductor` in `make test-all`; every run has a part of it below."""
+    assert_same(everything_of(method), *inputs_for(method), backend=backend)
+
+
+@needs_compiler
+@each_method
+@pytest.mark.usefixtures("two_threads")
+def test_products_from_both_sides_are_the_same_by_the_default_backend(method):
+    """Which mixes up rows where gradients of two layouts meet before a softmax."""
+    options = FEW_STEPS.get(method.name, {})
+
+    def products(scores: Tensor, x: Tensor) -> list[Tensor]:
+        P = method.relax(scores, tau=0.5, **options)
+        both = torch.stack([scores, x], -1)
+        return [P @ both, P.mT @ both]
+
+    assert_same(products, *inputs_for(method), backend="inductor")
 
 
 @needs_compiler
 @pytest.mark.parametrize("relax", [ns.sinkhorn_sort, ns.softsort], ids=lambda f: f.__name__)
 def test_a_sort_of_the_scores_is_the_same_by_the_default_backend(relax):
     """Which may lose the gradient of a scatter that is added to another."""
+    options = FEW_STEPS.get(relax.__name__, {})
 
     def soft_sort(scores: Tensor) -> list[Tensor]:
-        return [relax(scores, tau=0.5).sort(scores)]
+        return [relax(scores, tau=0.5, **options).sort(scores)]
 
     assert_same(soft_sort, 1.5 * torch.randn(3, 9), backend="inductor")
 
@@ -149,9 +182,10 @@ MOST_GRAPHS = 4
 def answer_of(method: registry.Method):
     """A function of lists and a temperature, and what makes lists."""
     option = "tau" if method.gives == "P" else "strength"
+    others = FEW_STEPS.get(method.name, {})
 
     def answer(x: Tensor, softness: float) -> Tensor:
-        made = method.function(x, **{option: softness})
+        made = method.function(x, **{option: softness}, **others)
         if method.gives == "values":
             return made
         return made.sort(x) if method.takes == "scores" else made @ x[..., :3]

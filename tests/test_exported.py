@@ -53,7 +53,12 @@ def test_exported_programs_are_the_same(case):
 
 
 @each_case
-def test_strictly_exported_programs_are_the_same(case):
+@pytest.mark.parametrize(
+    "whole", [False, pytest.param(True, marks=pytest.mark.long)], ids=["part", "whole"]
+)
+def test_strictly_exported_programs_are_the_same(case, whole):
+    """By Dynamo, which takes twice as long."""
+    case = case if whole else case.in_part()
     assert_equal_everywhere(case, exported(case, strict=True).module())
 
 

@@ -67,13 +67,17 @@ def test_powers_of_two_have_the_textbook_bitonic_network(n):
     assert compared("bitonic", n) == textbook
 
 
+FEW_LENGTHS = [*range(1, 36), 47, 63, 64, 65, 96, 127, 128, 129, 192, 257, 333, 511, 600, 1025]
 LENGTHS = [*range(1, 201), 209, 222, 250, 270, 300, 333, 350, 390, 410, 450, 511, 513, 555, 600]
 LENGTHS += [650, 700, 777, 900, 1025, 1100]
 
 
 @each_kind
-def test_networks_sort_permutations_of_every_length(kind):
-    for n in LENGTHS:
+@pytest.mark.parametrize(
+    "lengths", [FEW_LENGTHS, pytest.param(LENGTHS, marks=pytest.mark.long)], ids=["few", "many"]
+)
+def test_networks_sort_permutations_of_every_length(kind, lengths):
+    for n in lengths:
         lists = torch.stack([torch.randperm(n) for _ in range(2)]).double()
         found = ns.sorting_network(lists, tau=1e-12, kind=kind).sort(lists)
         assert_near(found, lists.sort(-1, descending=True).values, 1e-6)
@@ -106,14 +110,12 @@ def test_weights_are_those_of_the_comparators_one_by_one(kind, swap, n):
 @each_kind
 @each_swap
 @pytest.mark.parametrize("request_", ["matmul", "transpose", "to_dense", "rank"])
-def test_derivatives_for_every_swap(kind, swap, request_):
-    for check in (gradcheck, gradgradcheck):
-        assert check(
-            lambda s, x, tau: REQUESTS[request_](
-                ns.sorting_network(s, tau=tau, kind=kind, swap=swap), x
-            ),
-            inputs(2, 5),
-        )
+def test_derivatives_for_every_swap(kind, swap, request_, fast_mode):
+    def ask(s: Tensor, x: Tensor, tau: Tensor) -> Tensor:
+        return REQUESTS[request_](ns.sorting_network(s, tau=tau, kind=kind, swap=swap), x)
+
+    assert gradcheck(ask, inputs(2, 5))
+    assert gradgradcheck(ask, inputs(2, 5), fast_mode=fast_mode)
 
 
 @each_kind

@@ -10,10 +10,12 @@ def test_tables_are_those_of_the_lines(path, text):
     assert path.read_text() == text, "run `python -m benchmarks.pages`"
 
 
-def test_report_is_that_of_the_lines(tmp_path):
+def test_report_is_that_of_the_lines(tmp_path, monkeypatch):
+    """Its words and numbers, and which figures it has; `test_report.py` draws them."""
     report = pytest.importorskip(
         "neuralsort.experiments.reporting.report", reason="needs the extra `experiments`"
     )
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, path, **_: path.touch())
     report.write_report(pages.ROOT / "results", tmp_path)
     kept = pages.ROOT / "docs" / "report"
     for name in ("report.md", "index.html"):
