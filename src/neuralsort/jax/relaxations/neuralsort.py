@@ -1,7 +1,7 @@
 """NeuralSort: the paper's relaxation of sorting to unimodal row-stochastic matrices."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -88,6 +88,9 @@ class Columns(NamedTuple):
 @dataclass(frozen=True)
 class NeuralSortKernel:
     """Log-weights that fall by the gaps between, each times twice its rank distance."""
+
+    banded: ClassVar[bool] = True
+    packed = Columns
 
     def columns(self, o: Ordered) -> Columns:
         """The logit of row i is `offset_j + 2 (j - i) slope_j`, with `sign(0) = 0` among ties."""

@@ -1,7 +1,7 @@
 """SoftSort: rows weigh items by their distance from the score that belongs there."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -91,6 +91,8 @@ class Columns(NamedTuple):
 class SoftSortKernel:
     """Log-weights that fall by the distance of scores, or by its square."""
 
+    banded: ClassVar[bool] = False
+    packed = Columns
     power: float
 
     def columns(self, o: Ordered) -> Columns:

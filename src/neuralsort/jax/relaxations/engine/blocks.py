@@ -31,8 +31,14 @@ class Kernel(Protocol):
     window of these. `at` is where in the window the rows begin.
     """
 
+    banded: bool  # whether the band engine answers for it
+
     def columns(self, o: Any) -> Any:
         """All that the weights depend on."""
+        ...
+
+    def packed(self, *arrays: Array) -> Any:
+        """Columns of these arrays."""
         ...
 
     def fall(self, columns: Any, at: Array, size: int) -> Array:

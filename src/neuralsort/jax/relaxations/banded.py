@@ -1,0 +1,59 @@
+"""NeuralSort's answers by the band engine, in their three forms.
+
+Inputs are the columns of `NeuralSortKernel` and a payload, all with their lists in front.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+
+from .engine import answers
+from .engine.accelerated import Answer
+from .engine.tiles import HIDDEN
+
+Slow = Callable[..., Array]
+
+
+def asked(answer: Answer, columns: Any, *payload: Array) -> Array:
+    """The answer for columns `(..., n)` and payloads `(..., d, n)` of the same batch."""
+    batch, n = columns.values.shape[:-1], columns.values.shape[-1]
+    flat = [x.reshape(-1, x.shape[-1]) for x in columns]
+    out = answer(*flat, *(x.reshape(-1, x.shape[-2], x.shape[-1]) for x in payload))
+    del n
+    return out.reshape(*batch, *out.shape[1:])
+
+
+def gaps(values: Array, room: Array, tau: Array) -> Array:
+    """The gap before each item in temperatures, hidden between items that do not mix."""
+    gap = jnp.maximum(values[:, :-1] - values[:, 1:], 0.0) / tau
+    gap = jnp.where(room[:, 1:] == room[:, :-1], gap, HIDDEN)
+    return jnp.pad(gap, ((0, 0), (1, 0)), constant_values=HIDDEN)
+
+
+@functools.cache
+def product(slow: Slow, rows: int) -> Answer:
+    """P x."""
+
+    def quick(values: Array, room: Array, _: Any, __: Any, tau: Array, x: Array) -> Any:
+        y, mass, level = answers.product(gaps(values, room, tau), x, rows)
+        return y[..., :rows], mass, level
+
+    def pull(*args: Array, moved: tuple[bool, ...]) -> list[Array]:
+        values, room, _, _, tau, x, y, mass, level, grad = args
+        found = answers.product_gradient(
+            gaps(values, room, tau), x, y, mass, level, grad, tempered=moved[4]
+        )
+        return _wanted(args, found, moved)
+
+    return Answer(slow, quick, pull)
+
+
+def _wanted(args: Any, found: Any, moved: tuple[bool, ...]) -> list[Array]:
+    """Gradients to the inputs that move, from those to offset, slope, log tau and payload."""
+    to_offset, to_slope, heat, *to_payload = found
+    tau = args[4]
+    every = (jnp.zeros_like(args[0]), None, to_slope, to_offset, heat / tau, *to_payload)
+    return [x for x, m in zip(every, moved, strict=True) if m]
