@@ -4,6 +4,7 @@ Inputs are the columns of `NeuralSortKernel` and a payload, all with their lists
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,10 +20,10 @@ Slow = Callable[..., Array]
 
 def asked(answer: Answer, columns: Any, *payload: Array) -> Array:
     """The answer for columns `(..., n)` and payloads `(..., d, n)` of the same batch."""
-    batch, n = columns.values.shape[:-1], columns.values.shape[-1]
-    flat = [x.reshape(-1, x.shape[-1]) for x in columns]
-    out = answer(*flat, *(x.reshape(-1, x.shape[-2], x.shape[-1]) for x in payload))
-    del n
+    batch = columns.values.shape[:-1]
+    lists = math.prod(batch)
+    flat = [x.reshape(lists, x.shape[-1]) for x in columns]
+    out = answer(*flat, *(x.reshape(lists, *x.shape[-2:]) for x in payload))
     return out.reshape(*batch, *out.shape[1:])
 
 
@@ -46,6 +47,38 @@ def product(slow: Slow, rows: int) -> Answer:
         found = answers.product_gradient(
             gaps(values, room, tau), x, y, mass, level, grad, tempered=moved[4]
         )
+        return _wanted(args, found, moved)
+
+    return Answer(slow, quick, pull)
+
+
+@functools.cache
+def transposed(slow: Slow) -> Answer:
+    """P^T y."""
+
+    def quick(values: Array, room: Array, _: Any, __: Any, tau: Array, y: Array) -> Any:
+        return answers.transposed(gaps(values, room, tau), y)
+
+    def pull(*args: Array, moved: tuple[bool, ...]) -> list[Array]:
+        values, room, _, _, tau, y, _, mass, level, grad = args
+        of_gaps = gaps(values, room, tau)
+        found = answers.transposed_gradient(of_gaps, y, mass, level, grad, tempered=moved[4])
+        return _wanted(args, found, moved)
+
+    return Answer(slow, quick, pull)
+
+
+@functools.cache
+def position_sums(slow: Slow) -> Answer:
+    """Column sums, and those of (row - own position)."""
+
+    def quick(values: Array, room: Array, _: Any, __: Any, tau: Array) -> Any:
+        return answers.position_sums(gaps(values, room, tau))
+
+    def pull(*args: Array, moved: tuple[bool, ...]) -> list[Array]:
+        values, room, _, _, tau, _, mass, level, grad = args
+        of_gaps = gaps(values, room, tau)
+        found = answers.position_sums_gradient(of_gaps, mass, level, grad, tempered=moved[4])
         return _wanted(args, found, moved)
 
     return Answer(slow, quick, pull)

@@ -10,7 +10,7 @@ from jax import Array, lax
 
 from ..arrays import entries, inverse, matmul, take_rows
 from . import banded
-from .engine.blocks import Kernel, Plan, normalised, weighted_mean
+from .engine.blocks import SKIPPED, Kernel, Plan, normalised, weighted_mean
 from .ordering import Ordered, order
 
 _jit = functools.partial(jax.jit, static_argnums=(0, 1, 2))
@@ -28,6 +28,7 @@ def position_sums(weights: Array, rows: Array, columns: Array) -> Array:
 
 
 def row_entropy(fall: Array) -> Array:
+    """Entropies of rows, `(..., rows)`, in nats."""
     weights = jnp.exp(-fall)
     norm = weights.sum(-1)
     return jnp.log(norm) + (weights * jnp.where(jnp.isinf(fall), 0.0, fall)).sum(-1) / norm
@@ -118,34 +119,70 @@ def sort(kernel: Kernel, rows: int, bandwidth: int | None, *args: Any) -> Array:
     return (out * o.poison[..., None]).mT
 
 
-@_jit
-def transposed(kernel: Kernel, rows: int, bandwidth: int | None, *args: Any) -> Array:
-    *lists, y = args
-    o, columns, plan = _planned(kernel, rows, bandwidth, y.shape[:-2], lists)
+@functools.cache
+def _transposed_of(kernel: Kernel, rows: int, bandwidth: int | None) -> Callable[..., Array]:
+    """P^T y by blocks, from columns `(..., n)` and y `(..., d, rows)`."""
 
     def each(fall: Array, index: Array, rows: Array, y: Array) -> Array:
         return matmul(y, normalised(fall))
 
+    def by_blocks(*args: Array) -> Array:
+        columns, y = kernel.packed(*args[:-1]), args[-1]
+        batch, n = columns.values.shape[:-1], columns.values.shape[-1]
+        return Plan.of(kernel, batch, n, rows, bandwidth).columns_of(each, columns, y)
+
+    return by_blocks
+
+
+@_jit
+def transposed(kernel: Kernel, rows: int, bandwidth: int | None, *args: Any) -> Array:
+    """`P.mT @ y`."""
+    *lists, y = args
+    o, columns, _ = _planned(kernel, rows, bandwidth, y.shape[:-2], lists)
     y = jnp.broadcast_to(y, (*o.tau.shape[:-1], *y.shape[-2:])).mT
-    out = plan.columns_of(each, columns, y)
+    by_blocks = _transposed_of(kernel, rows, bandwidth)
+    if _is_banded(kernel, bandwidth, o.tau.shape[:-1]):
+        out = banded.asked(banded.transposed(by_blocks), columns, y)
+    else:
+        out = by_blocks(*columns, y)
     return take_rows((out * o.poison[..., None]).mT, inverse(o.perm))
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def rank(kernel: Kernel, bandwidth: int | None, *lists: Any) -> Array:
-    n = lists[0].shape[-1]
-    o, columns, plan = _planned(kernel, n, bandwidth, (), lists)
+@functools.cache
+def _position_sums_of(kernel: Kernel, bandwidth: int | None) -> Callable[..., Array]:
+    """Column sums and those of (row - own position) by blocks, `(..., 2, n)`."""
 
     def each(fall: Array, index: Array, rows: Array, y: Array) -> Array:
         return position_sums(normalised(fall) * y[..., None], rows, index)
 
-    total, moment = plan.columns_of(each, columns, jnp.ones((n,), o.values.dtype))
+    def by_blocks(*args: Array) -> Array:
+        columns = kernel.packed(*args)
+        batch, n = columns.values.shape[:-1], columns.values.shape[-1]
+        plan = Plan.of(kernel, batch, n, n, bandwidth)
+        ones = jnp.ones((n,), columns.values.dtype)
+        return jnp.moveaxis(plan.columns_of(each, columns, ones), 0, -2)
+
+    return by_blocks
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def rank(kernel: Kernel, bandwidth: int | None, *lists: Any) -> Array:
+    """`P.rank()`."""
+    n = lists[0].shape[-1]
+    o, columns, _ = _planned(kernel, n, bandwidth, (), lists)
+    by_blocks = _position_sums_of(kernel, bandwidth)
+    if _is_banded(kernel, bandwidth, o.tau.shape[:-1]):
+        sums = banded.asked(banded.position_sums(by_blocks), columns)
+    else:
+        sums = by_blocks(*columns)
+    total, moment = sums[..., 0, :], sums[..., 1, :]
     ranks = (jnp.arange(1, n + 1) + moment / total) * o.poison
     return jnp.take_along_axis(ranks, inverse(o.perm), -1)
 
 
 @_jit
 def log_prob(kernel: Kernel, rows: int, bandwidth: int | None, *args: Any) -> Array:
+    """`P.log_prob(perm)`, in blocks of rows."""
     *lists, perm = args
     o, columns, plan = _planned(kernel, rows, bandwidth, perm.shape[:-1], lists)
 
@@ -158,6 +195,7 @@ def log_prob(kernel: Kernel, rows: int, bandwidth: int | None, *args: Any) -> Ar
 
 @_jit
 def entropy(kernel: Kernel, rows: int, bandwidth: int | None, *lists: Any) -> Array:
+    """`P.entropy()`, in blocks of rows."""
     o, columns, plan = _planned(kernel, rows, bandwidth, (), lists)
 
     def each(fall: Array, _: Array) -> Array:
@@ -168,5 +206,9 @@ def entropy(kernel: Kernel, rows: int, bandwidth: int | None, *lists: Any) -> Ar
 
 @_jit
 def skipped(kernel: Kernel, rows: int, bandwidth: int | None, *lists: Any) -> Array:
+    """A bound on what products leave out of each row's mass."""
     o, columns, plan = _planned(kernel, rows, bandwidth, (), lists)
+    if _is_banded(kernel, bandwidth, o.tau.shape[:-1]):
+        most = jnp.full((*o.tau.shape[:-1], rows), SKIPPED[str(o.tau.dtype)], o.tau.dtype)
+        return most * o.poison
     return plan.skipped(columns) * o.poison

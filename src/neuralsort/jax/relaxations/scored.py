@@ -147,7 +147,8 @@ class KernelPermutation(ScorePermutation):
         return self._multiply(long_lists.product if self._long() else _dense_product, x)
 
     def _sort(self, x: Array) -> Array:
-        return self._multiply(long_lists.sort if self._long() else _dense_sort, x[..., None])[..., 0]
+        multiply = long_lists.sort if self._long() else _dense_sort
+        return self._multiply(multiply, x[..., None])[..., 0]
 
     def _transposed(self, y: Array) -> Array:
         return self._multiply(long_lists.transposed if self._long() else _dense_transposed, y)

@@ -93,8 +93,11 @@ def _operation(name: str, compute: Callable[..., list[Array]]) -> Primitive:
             jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
             for x, d in zip(args, dims, strict=True)
         ]
-        out = operation.bind(*(x.reshape(-1, *x.shape[2:]) for x in whole), **options)
-        return [x.reshape(size, -1, *x.shape[1:]) for x in out], [0] * len(out)
+        out = operation.bind(
+            *(x.reshape(size * x.shape[1], *x.shape[2:]) for x in whole), **options
+        )
+        lists = whole[0].shape[1]
+        return [x.reshape(size, lists, *x.shape[1:]) for x in out], [0] * len(out)
 
     operation.def_abstract_eval(shapes)
     mlir.register_lowering(operation, mlir.lower_fun(compute, multiple_results=True))

@@ -122,7 +122,7 @@ class Bands:
     def in_lists(self, x: Array) -> Array:
         """Undoes `in_chunks`."""
         x = jnp.moveaxis(x.reshape(self.lists, self.per_list, x.shape[1], self.nodes), 1, 2)
-        return x.reshape(self.lists, x.shape[1], -1)[..., : self.n]
+        return x.reshape(self.lists, x.shape[1], self.per_list * self.nodes)[..., : self.n]
 
     def both_ways(self, x: Array) -> Array:
         """`(chunks, d, nodes)` in order and then mirrored, with a unit's worth of chunks behind."""

@@ -18,7 +18,9 @@ from .bands import TOGETHER, WIDTH, Bands, Unit
 Each = Callable[[Array, Array | None, Array, Array], Array]
 
 
-def over_columns(bands: Bands, level: Array, x: Array, offset: Array) -> Array:
+def over_columns(
+    bands: Bands, level: Array, x: Array, offset: Array, levered: bool = False
+) -> Array:
     """Sums of weights times `x - offset` over the columns of each row, `(chunks, d, nodes)`.
 
     Weights are in units of their block: divide by those of 1.
@@ -28,14 +30,20 @@ def over_columns(bands: Bands, level: Array, x: Array, offset: Array) -> Array:
         level: `(chunks,)`. Their levels.
         x: `(chunks, d, nodes)`. By column.
         offset: `(chunks, d, 1)`. By block.
+        levered: Whether one more is wanted, the last times the column's ranks from the middle of
+            the block.
     """
+
+    def seen(x: Array, position: Array) -> Array:
+        return jnp.concatenate([x, x[:, -1:] * position], 1) if levered else x
+
     line, place = bands.line(level)
     payload = bands.both_ways(x)
 
     def take(state: Any, unit: Unit) -> Any:
         """Runs come one after the other: of those before, only the one in progress is looked at."""
         total, high, low = state
-        columns = _window(payload, unit) - offset[unit.block]
+        columns = seen(_window(payload, unit) - offset[unit.block], unit.position[:, None])
         sums = jnp.einsum("ukj,udj->ukd", jnp.exp(unit.exponent), columns, precision="highest")
         sums = jnp.einsum("ur,ukd->rkd", unit.run, sums, precision="highest")
         high, rest = _added(high, sums[0])
@@ -44,16 +52,15 @@ def over_columns(bands: Bands, level: Array, x: Array, offset: Array) -> Array:
         ahead = jnp.pad(sums, ((0, 1), (0, 0), (0, 0)))[unit.ended]
         return total, jnp.where(unit.ended > 0, ahead, high), jnp.where(unit.ended > 0, 0.0, low)
 
-    empty = jnp.zeros((len(line.until), bands.nodes, x.shape[1]), bands.dtype)
+    empty = jnp.zeros((len(line.until), bands.nodes, x.shape[1] + levered), bands.dtype)
     sums, _, _ = bands.turns(line, take, (empty, empty[0], empty[0]))
 
     def rows(chunk: Array, level: Array, x: Array) -> Array:
         first = chunk >> level << level
         right, left = jnp.moveaxis(sums[place[first]], 1, 0)
         out = matmul(_interpolation(bands, chunk, level), right + left[:, ::-1]).mT
-        return out + _smallest(
-            bands, chunk, level, lambda fall: matmul(x - offset[first], jnp.exp(-fall).mT), out
-        )
+        x = seen(x - offset[first], bands.row(chunk, level)[:, None])
+        return out + _smallest(bands, chunk, level, lambda fall: matmul(x, jnp.exp(-fall).mT), out)
 
     return in_groups(bands, rows, level, x)
 
@@ -111,9 +118,11 @@ def over_rows(
 def in_groups(bands: Bands, rows: Callable[..., Any], *by_chunk: Array) -> Any:
     """`rows(chunk, ...)` for so many chunks at a time."""
     size = math.gcd(bands.chunks, TOGETHER)
-    parts = tuple(x.reshape(-1, size, *x.shape[1:]) for x in (bands.chunk, *by_chunk))
+    parts = tuple(
+        x.reshape(bands.chunks // size, size, *x.shape[1:]) for x in (bands.chunk, *by_chunk)
+    )
     out = lax.map(lambda part: rows(*part), parts)
-    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), out)
+    return jax.tree.map(lambda x: x.reshape(bands.chunks, *x.shape[2:]), out)
 
 
 def _interpolation(bands: Bands, chunk: Array, level: Array) -> Array:
@@ -152,7 +161,7 @@ def _window(x: Array, unit: Unit) -> Array:
     """Chunks `(all, d, nodes)` in the windows of units, `(units, d, columns)`."""
     chunk = unit.chunk[:, None] + jnp.arange(WIDTH, dtype=jnp.int32)
     parts = jnp.moveaxis(x[chunk], 1, 2)  # (units, d, WIDTH, nodes)
-    return lax.optimization_barrier(parts.reshape(*parts.shape[:2], -1))
+    return parts.reshape(*parts.shape[:2], WIDTH * x.shape[-1])
 
 
 def _put(total: Array, unit: Unit, shares: Array) -> Array:

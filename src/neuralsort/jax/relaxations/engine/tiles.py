@@ -13,12 +13,10 @@ import numpy as np
 from jax import Array, lax
 
 from ...._interpolation import neuralsort_error
+from .blocks import SKIPPED
 
 NODES = {"float32": 32, "float64": 48}
 """Items of a chunk, which are the rows of the smallest block and the nodes of every other."""
-
-TOLERANCE = {"float32": 1e-7, "float64": 1e-14}
-"""What is skipped, as a share of a row's mass."""
 
 REACH = 6.0
 """The most that the exponent |2 r d| may be where a block's own neighbourhood ends."""
@@ -30,13 +28,13 @@ HIDDEN = 1e20
 
 def threshold(dtype: jnp.dtype, n: int) -> float:
     """The fall from which on items are left out."""
-    return math.log(max(n, 2) / TOLERANCE[str(dtype)])
+    return math.log(max(n, 2) / SKIPPED[str(dtype)])
 
 
 def reach(dtype: jnp.dtype, n: int) -> float:
     """The largest reach up to `REACH` for which the nodes are enough."""
     name, steps = str(dtype), 8
-    tol = TOLERANCE[name] / max(n, 2)
+    tol = SKIPPED[name] / max(n, 2)
     allowed = (REACH * k / steps for k in range(steps, 0, -1))
     return next(r for r in allowed if neuralsort_error(NODES[name], r) <= tol)
 
@@ -172,6 +170,7 @@ def window_end(t: Tiles, lists: int, begin: Array, within: float) -> Array:
     nodes, per_list = t.before.shape[1], t.chunks // lists
     first = jnp.pad(t.before[:, 0], (0, 1), constant_values=HIDDEN)
     end = (begin - 1) // per_list * per_list + per_list
+
     def further(k: Array, at: Array) -> Array:
         step = jnp.int32(per_list) >> k
         last = jnp.minimum(at + step, end) - 1
