@@ -121,7 +121,7 @@ class KernelPermutation(ScorePermutation):
         return f"{self._name}, {'matrix-free' if self._long() else 'dense'}"
 
     def _long(self) -> bool:
-        return self.shape[-1] > LONGEST_DENSE
+        return self.shape[-1] > LONGEST_DENSE * self._kernel.dense_share
 
     def _written(self) -> bool:
         return not self._long()

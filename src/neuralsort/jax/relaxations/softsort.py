@@ -92,6 +92,7 @@ class SoftSortKernel:
     """Log-weights that fall by the distance of scores, or by its square."""
 
     banded: ClassVar[bool] = False
+    dense_share: ClassVar[float] = 1.0
     packed = Columns
     power: float
 

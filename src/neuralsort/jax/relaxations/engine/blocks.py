@@ -32,6 +32,7 @@ class Kernel(Protocol):
     """
 
     banded: bool  # whether the band engine answers for it
+    dense_share: float  # of the longest list that is a matrix, up to which one is worth it
 
     def columns(self, o: Any) -> Any:
         """All that the weights depend on."""
