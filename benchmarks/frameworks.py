@@ -148,7 +148,8 @@ CONTENDERS = (
 def _prepared(
     contender: Contender, scores: np.ndarray, mode: str, tau: float
 ) -> tuple[Measurement, Call | None]:
-    result = Measurement("seconds", contender.name, *scores.shape, tau, mode)
+    batch, n = scores.shape
+    result = Measurement("seconds", contender.name, batch, n, tau, mode)
     try:
         call = contender.prepare(scores, mode, tau)
         call()  # compiles

@@ -240,17 +240,18 @@ def test_engine_maps_and_has_every_derivative(in_blocks, x64, monkeypatch):
 
     def loss(scores, x, tau):
         P = ns.neuralsort(scores, tau=tau)
-        return (P.sort(x) ** 2).sum() + (P.rank() * x).sum() + ((P.mT @ x) ** 3).sum()
+        return (P.sort(x) ** 2).sum() + (P.rank() * x).sum()
+
+    def sorted_only(scores, tau):
+        return (ns.neuralsort(scores, tau=tau).sort(x[0]) ** 2).sum()
 
     def ask():
         first = jax.vmap(jax.value_and_grad(loss, argnums=(0, 1)), (0, 0, None))(scores, x, 0.1)
-        forwards = jax.jvp(loss, (scores[0], x[0], 0.1), (x[0], scores[1], 1.0))[1]
-        return (
-            first,
-            forwards,
-            jax.hessian(loss)(scores[0], x[0], 0.1),
-            jax.grad(lambda tau: jax.grad(loss, 2)(scores[0], x[0], tau))(0.1),
-        )
+        forwards = jax.jvp(sorted_only, (scores[0], 0.1), (x[0], 1.0))[1]
+        slope = jax.grad(sorted_only, argnums=(0, 1))
+        over_reverse = jax.jvp(slope, (scores[0], 0.1), (x[0], 1.0))[1]
+        twice = jax.grad(lambda s: (slope(s, 0.1)[0] * x[1]).sum())(scores[0])
+        return first, forwards, over_reverse, twice
 
     ours = jax.jit(lambda: ask())()
     monkeypatch.setattr(scored, "LONGEST_DENSE", 10**9)

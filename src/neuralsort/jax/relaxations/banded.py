@@ -85,8 +85,11 @@ def position_sums(slow: Slow) -> Answer:
 
 
 def _wanted(args: Any, found: Any, moved: tuple[bool, ...]) -> list[Array]:
-    """Gradients to the inputs that move, from those to offset, slope, log tau and payload."""
+    """Gradients to the inputs that move, from those to offset, slope, log tau and payload.
+
+    Values are there for their differences, and rooms are numbers: neither has a gradient.
+    """
     to_offset, to_slope, heat, *to_payload = found
     tau = args[4]
-    every = (jnp.zeros_like(args[0]), None, to_slope, to_offset, heat / tau, *to_payload)
+    every = (jnp.zeros_like(args[0]), args[1], to_slope, to_offset, heat / tau, *to_payload)
     return [x for x, m in zip(every, moved, strict=True) if m]

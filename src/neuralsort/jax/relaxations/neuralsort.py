@@ -1,5 +1,6 @@
 """NeuralSort: the paper's relaxation of sorting to unimodal row-stochastic matrices."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -92,7 +93,7 @@ class NeuralSortKernel:
 
     banded: ClassVar[bool] = True
     dense_share: ClassVar[float] = 0.25
-    packed = Columns
+    packed: ClassVar[Callable[..., Any]] = Columns
 
     def columns(self, o: Ordered) -> Columns:
         """The logit of row i is `offset_j + 2 (j - i) slope_j`, with `sign(0) = 0` among ties."""

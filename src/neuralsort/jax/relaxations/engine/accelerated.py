@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
@@ -85,7 +86,7 @@ def _operation(name: str, compute: Callable[..., list[Array]]) -> Primitive:
     def shapes(*args: Any, **options: Any) -> list[Any]:
         args = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in args)
         out = jax.eval_shape(lambda *args: compute(*args, **options), *args)
-        return [jax.core.ShapedArray(x.shape, x.dtype) for x in out]
+        return [ShapedArray(x.shape, x.dtype) for x in out]
 
     def more_lists(args: Any, dims: Any, **options: Any) -> tuple[list[Array], list[int]]:
         size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
@@ -128,7 +129,7 @@ def _value_jvp(inputs: Any, tangents: Any, *, answer: Answer) -> tuple[list[Arra
 def _still(x: Array) -> ad.Zero:
     """The tangent of what is only remembered."""
     kind = x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else jax.dtypes.float0
-    return ad.Zero(jax.core.ShapedArray(x.shape, kind))
+    return ad.Zero(ShapedArray(x.shape, kind))
 
 
 def _linear_jvp(operation: Primitive, slow: Callable[..., Any]) -> Callable[..., Any]:
@@ -141,7 +142,7 @@ def _linear_jvp(operation: Primitive, slow: Callable[..., Any]) -> Callable[...,
         turned = _moving(tangents[:inputs])
         to_linear = [ad.instantiate_zeros(t) for t in tangents[inputs + kept :]]
         change = operation.bind(*args[: inputs + kept], *to_linear, **options)
-        if any(turned):
+        if any(turned):  # what was kept for the quick form does not enter the slow one
             of_moved = _of_moved(lambda *x: slow(answer, moved, x, linear), turned, args[:inputs])
             primals = _chosen(args[:inputs], turned)
             _, more = jax.jvp(of_moved, primals, _chosen(tangents[:inputs], turned))

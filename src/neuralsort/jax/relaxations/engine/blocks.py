@@ -8,7 +8,7 @@ their last dimension, in sorted order.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -31,15 +31,14 @@ class Kernel(Protocol):
     window of these. `at` is where in the window the rows begin.
     """
 
-    banded: bool  # whether the band engine answers for it
-    dense_share: float  # of the longest list that is a matrix, up to which one is worth it
+    banded: ClassVar[bool]  # whether the band engine answers for it
+    dense_share: ClassVar[
+        float
+    ]  # of the longest list that is a matrix, up to which one is worth it
+    packed: ClassVar[Callable[..., Any]]  # columns of these arrays
 
     def columns(self, o: Any) -> Any:
         """All that the weights depend on."""
-        ...
-
-    def packed(self, *arrays: Array) -> Any:
-        """Columns of these arrays."""
         ...
 
     def fall(self, columns: Any, at: Array, size: int) -> Array:
