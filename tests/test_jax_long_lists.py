@@ -1,4 +1,4 @@
-"""Long lists in JAX: blocks of rows in place of the matrix, windows of them, memory, float32.
+"""Long lists in JAX: the band engine, blocks of rows, windows of them, memory, float32.
 
 Compiling takes nearly all the time of these tests, so each asks one compiled program for everything
 it wants to know.
@@ -15,8 +15,10 @@ import pytest
 jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp  # noqa: E402
+import torch  # noqa: E402
 
 import neuralsort.jax as ns  # noqa: E402
+from tests import soak  # noqa: E402
 
 scored = importlib.import_module("neuralsort.jax.relaxations.scored")
 blocks = importlib.import_module("neuralsort.jax.relaxations.engine.blocks")
@@ -113,7 +115,7 @@ def test_insufficient_bandwidth_is_reported_and_repaired(relax, in_blocks):
 
     @jax.jit
     def ask(scores):
-        narrow, exact = relax(scores, tau=5.0, bandwidth=3), relax(scores, tau=5.0)
+        narrow, exact = relax(scores, tau=5.0, bandwidth=3), relax(scores, tau=5.0, bandwidth=40)
         both = [(P.sort(scores), P.log_prob(P.permutation())) for P in (narrow, exact)]
         straight = narrow.straight_through().skipped_mass()
         return narrow.skipped_mass(), straight, exact.skipped_mass(), both
@@ -160,6 +162,126 @@ def test_only_long_lists_with_a_bandwidth_skip_anything():
 def test_bandwidth_must_be_positive(value):
     with pytest.raises(ValueError, match="at least 1"):
         ns.neuralsort(jnp.ones(3), bandwidth=value)
+
+
+# -- the band engine -------------------------------------------------------------------------------
+
+
+def engine_answers(scores, tau, mask, payload, upstream):
+    """What is checked of one problem, in one program: values, gradients, ranks, columns."""
+
+    def values(scores, tau, payload):
+        return ns.neuralsort(scores, tau=tau, mask=mask).sort(payload)
+
+    out, back = jax.vjp(values, scores, tau, payload)
+    P = ns.neuralsort(scores, tau=tau, mask=mask)
+    return out, *back(upstream), P.rank(), P.mT @ upstream[..., None]
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+def test_random_rows_of_random_problems(kind, request):
+    """Clusters, ties, heavy tails and crowds; temperatures from 1e-6 to 1e6 gaps; masks."""
+    if kind == "float64":
+        request.getfixturevalue("x64")
+    ask, dtype = jax.jit(engine_answers), np.dtype(kind)
+    value_bound, gradient_bound = (
+        soak.VALUE[getattr(torch, kind)],
+        soak.GRADIENT[getattr(torch, kind)],
+    )
+    for seed in range(32):
+        rng = np.random.default_rng(seed)
+        story, scores = soak._scores(rng, 2, 600)
+        scores = scores.astype(dtype)
+        gaps = np.diff(np.sort(scores[np.isfinite(scores)]))
+        gap = np.median(gaps[gaps > 0]) if (gaps > 0).any() else 1.0
+        tau = np.clip(gap * 10 ** rng.uniform(-6, 6, (2, 1)), 1e-30, 1e30).astype(dtype)
+        if seed % 5 == 0:
+            tau[0] = 0.0  # a hard list beside a soft one
+        mask = rng.random((2, 600)) < rng.choice([0.7, 1.0])
+        mask[:, 0] = True
+        payload = rng.standard_normal((2, 600)).astype(dtype)
+        tensors = map(torch.from_numpy, (scores, tau.astype(float), mask, payload))
+        problem = soak.Problem(seed, *list(tensors)[:3], "neuralsort", 1.0, torch.tensor(payload))
+        rows = {}
+        for b in range(2):
+            i = int(rng.integers(mask[b].sum()))
+            rows[b, i] = soak.expected_row(problem, b, i)
+        upstream = np.zeros((2, 600), dtype)
+        for at in rows:
+            upstream[at] = 1
+        found = ask(*map(jnp.asarray, (scores, tau, mask, payload, upstream)))
+        values, to_scores, to_tau, to_payload, rank, columns = (np.float64(x) for x in found)
+        for (b, i), row in rows.items():
+            what = f"seed {seed}, {story}, tau {tau[b, 0]:.3g}, list {b}, row {i}: "
+            expected = float((row.weights * payload[b, row.items]).sum())
+            assert abs(values[b, i] - expected) <= value_bound, what + "value"
+            weights = np.zeros(600)
+            weights[row.items] = row.weights
+            assert np.abs(to_payload[b] - weights).max() <= value_bound, what + "payload"
+            assert np.abs(columns[b, :, 0] - weights).max() <= value_bound, what + "column"
+            slope = np.zeros(600)
+            slope[row.items] = soak.expected_gradient(problem, b, row)
+            unit = float(tau[b, 0]) or 1.0
+            scale = max(np.abs(slope).max(), 1 / unit)
+            assert np.abs(to_scores[b] - slope).max() <= gradient_bound * scale, what + "gradient"
+            heat = soak.expected_tau_gradient(problem, b, row)
+            assert abs(to_tau[b, 0] * tau[b, 0] - heat) <= gradient_bound, what + "temperature"
+            column = soak.expected_column(problem, b, i)
+            place = np.arange(1, len(column) + 1)
+            mean = float((column * place).sum() / column.sum())
+            spread = float(np.sqrt((column * (place - mean) ** 2).sum() / column.sum()))
+            bound = value_bound * (1 + spread) + mean * np.finfo(dtype).eps
+            assert abs(rank[b, row.items[i]] - mean) <= bound, what + "rank"
+
+
+def test_engine_maps_and_has_every_derivative(in_blocks, x64, monkeypatch):
+    """Under vmap, forwards, and twice: the latter two in blocks of rows."""
+    scores, x = jnp.asarray(SCORES[:, :20]), jnp.asarray(VALUES[:, :20, 0])
+
+    def loss(scores, x, tau):
+        P = ns.neuralsort(scores, tau=tau)
+        return (P.sort(x) ** 2).sum() + (P.rank() * x).sum()
+
+    def sorted_only(scores, tau):
+        return (ns.neuralsort(scores, tau=tau).sort(x[0]) ** 2).sum()
+
+    def ask():
+        first = jax.vmap(jax.value_and_grad(loss, argnums=(0, 1)), (0, 0, None))(scores, x, 0.1)
+        forwards = jax.jvp(sorted_only, (scores[0], 0.1), (x[0], 1.0))[1]
+        slope = jax.grad(sorted_only, argnums=(0, 1))
+        over_reverse = jax.jvp(slope, (scores[0], 0.1), (x[0], 1.0))[1]
+        twice = jax.grad(lambda s: (slope(s, 0.1)[0] * x[1]).sum())(scores[0])
+        return first, forwards, over_reverse, twice
+
+    ours = jax.jit(lambda: ask())()
+    monkeypatch.setattr(scored, "LONGEST_DENSE", 10**9)
+    for mine, wanted in zip(*map(jax.tree.leaves, (ours, jax.jit(lambda: ask())())), strict=True):
+        assert_near(mine, wanted, 1e-10, "derivative")
+
+
+def test_values_that_are_not_finite_count_where_they_have_weight(in_blocks):
+    scores = jnp.asarray(SCORES[0], jnp.float32).at[3].set(jnp.inf).at[7].set(-jnp.inf)
+    x = jnp.asarray(VALUES[0, :, 0], jnp.float32)
+    P = ns.neuralsort(scores, tau=0.01)
+    plain, odd = P.sort(x), P.sort(x.at[3].set(jnp.nan).at[7].set(-jnp.inf))
+    np.testing.assert_array_equal(odd[1:-1], plain[1:-1])
+    assert np.isnan(odd[0])
+    assert odd[-1] == -np.inf
+
+
+def test_lopsided_blocks_are_halved():
+    """A crowd of ties beside rows that it outweighs from their far end: float32 holds."""
+    crowd, rows, far = 100_000, 64, 1.5 / 64
+    scores = np.concatenate([np.zeros(crowd), far + np.arange(1, rows + 1) * 1e-6])
+    scores = scores.astype(np.float32)[::-1].copy()
+    x = np.where(scores > far / 2, 1.0, 0.0).astype(np.float32)
+    found = jax.jit(lambda s, x: ns.neuralsort(s, tau=1.0).top(64).sort(x))(scores, x)
+    gaps = -np.diff(np.float64(scores))
+    for i in (0, 31, 63):
+        right = np.cumsum(gaps[i:] * (2 * np.arange(len(gaps) - i) + 1))
+        left = np.cumsum(gaps[:i][::-1] * (2 * np.arange(i) + 1))
+        weights = np.exp(-np.concatenate([left[::-1], [0], right]))
+        assert abs(found[i] - (weights * x).sum() / weights.sum()) <= 2e-6
 
 
 # -- precision and memory --------------------------------------------------------------------------
@@ -242,7 +364,18 @@ def test_fifty_thousand_items_take_less_than_two_gibibytes():
     assert process < 2**31
 
 
-def test_a_million_items_take_less_than_half_a_gibibyte():
+def test_a_million_items_take_less_than_two_gibibytes():
+    """By the compiler's account of its buffers, which hold for any data and temperature."""
+
+    def loss(scores, x, tau):
+        return (ns.neuralsort(scores, tau=tau).sort(x) ** 2).sum()
+
+    million, tau = (jax.ShapeDtypeStruct(s, jnp.float32) for s in ((10**6,), ()))
+    compiled = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(million, million, tau)
+    assert 0 < compiled.compile(AS_USERS).memory_analysis().temp_size_in_bytes < 2**31
+
+
+def test_a_million_items_in_windows_take_less_than_half_a_gibibyte():
     """By the compiler's account of its buffers, with windows of 1024 ranks to either side."""
 
     def sort(scores, x):

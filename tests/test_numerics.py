@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import neuralsort.torch as ns
-from neuralsort.torch.relaxations.engine import bands
-from neuralsort.torch.relaxations.engine.bands import REACH, TOLERANCE
-from neuralsort.torch.relaxations.engine.between import all_falls, fall_between
-from neuralsort.torch.relaxations.engine.chebyshev import (
-    chebyshev,
+from neuralsort._interpolation import (
     exponential_error,
     fewest_nodes,
     neuralsort_error,
     softsort_error,
 )
+from neuralsort.torch.relaxations.engine import bands
+from neuralsort.torch.relaxations.engine.bands import REACH, TOLERANCE
+from neuralsort.torch.relaxations.engine.between import all_falls, fall_between
+from neuralsort.torch.relaxations.engine.chebyshev import chebyshev
 from neuralsort.torch.relaxations.engine.queries import PRODUCT
 from neuralsort.torch.relaxations.engine.tiles import SMALLEST, Tiles
 from neuralsort.torch.relaxations.neuralsort import NeuralSortBands

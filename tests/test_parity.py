@@ -15,7 +15,7 @@ from tests.frameworks import nj, nt, ntf
 MISSING: dict[str, str] = {}
 """Names of neuralsort.torch that neuralsort.jax does without, and why."""
 
-ENGINE = "JAX forms its windows inside a loop over blocks of one size"
+ENGINE = "JAX asks its engine through operations of its own: accelerated, answers, sweeps"
 FILES_OF_TORCH = {
     "knn.py": "the layer for neighbours is a module of PyTorch",
     "nn.py": "modules are PyTorch's",
@@ -26,15 +26,20 @@ FILES_OF_TORCH = {
     "pooling.py": "programs of XLA cannot ask NumPy in passing",
     "relaxations/neuralsort_matrix.py": "XLA fuses the operations of a dense matrix by itself",
     "relaxations/neuralsort_short.py": "XLA fuses the operations of a dense matrix by itself",
-    "relaxations/engine/bands.py": ENGINE,
     "relaxations/engine/between.py": "JAX sums falls outward in its dense form, and in its loop",
     "relaxations/engine/chebyshev.py": ENGINE,
     "relaxations/engine/differentiate.py": ENGINE,
     "relaxations/engine/queries.py": ENGINE,
-    "relaxations/engine/recurrence.py": ENGINE,
-    "relaxations/engine/tiles.py": ENGINE,
+    "relaxations/engine/recurrence.py": "softsort of long lists goes in blocks of rows in JAX",
 }
-FILES_OF_JAX: dict[str, str] = {}
+STATIC = "shapes are static: units of all blocks wait in one line, and a loop takes them"
+FILES_OF_JAX: dict[str, str] = {
+    "relaxations/banded.py": STATIC,
+    "relaxations/long_lists.py": "blocks of rows are a form beside the engine",
+    "relaxations/engine/accelerated.py": "JAX has no autograd functions to derive twice",
+    "relaxations/engine/answers.py": STATIC,
+    "relaxations/engine/sweeps.py": STATIC,
+}
 """Files that the other package does without, and why."""
 
 NAMES_OF_TORCH = {"detach", "device", "to"}  # arrays of JAX have no graph, and are moved as trees

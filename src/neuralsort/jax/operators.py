@@ -104,7 +104,7 @@ def soft_sort(
         >>> soft_sort(jnp.array([3.0, 1.0, 2.0]), tau=0.01)
         Array([1., 2., 3.], dtype=float32)
 
-    Time and memory: those of `relax`; O(n^2) and O(n) for long lists.
+    Time and memory: those of `relax`; for long lists O(n log n) and O(n) with the default one.
     """
     P, dim = _ordered("soft_sort(x)", x, tau, dim, descending, mask, relax)
     return jnp.moveaxis(P.sort(jnp.moveaxis(x, dim, -1)), -1, dim)
@@ -212,7 +212,7 @@ def soft_rank(
         >>> soft_rank(jnp.array([30.0, 10.0, 20.0]), tau=0.01)
         Array([3., 1., 2.], dtype=float32)
 
-    Time and memory: those of `relax`; O(n^2) and O(n) for long lists.
+    Time and memory: those of `relax`; for long lists O(n log n) and O(n) with the default one.
     """
     P, dim = _ordered("soft_rank(x)", x, tau, dim, descending, mask, relax)
     return jnp.moveaxis(P.rank(), -1, dim)
@@ -312,7 +312,7 @@ def soft_quantile(
         >>> soft_quantile(jnp.array([1.0, 4.0, 2.0, 3.0]), 0.5, tau=0.01)
         Array(2.5, dtype=float32)
 
-    Time and memory: those of `relax`; O(n^2) and O(n) for long lists.
+    Time and memory: those of `relax`; for long lists O(n log n) and O(n) with the default one.
     """
     P, dim = _ordered("soft_quantile(x)", x, tau, dim, False, mask, relax)
     lists = jnp.moveaxis(x, dim, -1)

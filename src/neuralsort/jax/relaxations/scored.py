@@ -15,7 +15,9 @@ from ..arrays import entries, inverse, matmul, take_rows, working
 from ..permutation import HardPermutation, RelaxedPermutation
 from ..pytrees import pytree
 from ..softness import temperature
-from .engine.blocks import Kernel, Plan, Sweep, normalised, weighted_mean
+from . import long_lists
+from .engine.blocks import Kernel, Sweep, normalised, weighted_mean
+from .long_lists import position_sums, row_entropy, row_log_prob
 from .ordering import Ordered, descending, order
 
 # Lists up to this length are multiplied as a matrix.
@@ -119,7 +121,7 @@ class KernelPermutation(ScorePermutation):
         return f"{self._name}, {'matrix-free' if self._long() else 'dense'}"
 
     def _long(self) -> bool:
-        return self.shape[-1] > LONGEST_DENSE
+        return self.shape[-1] > LONGEST_DENSE * self._kernel.dense_share
 
     def _written(self) -> bool:
         return not self._long()
@@ -137,18 +139,19 @@ class KernelPermutation(ScorePermutation):
     def skipped_mass(self) -> Array:
         if not self._long():
             return super().skipped_mass()
-        return _skipped(self._kernel, self._rows, self._bandwidth, *self._lists())
+        return long_lists.skipped(self._kernel, self._rows, self._bandwidth, *self._lists())
 
     # -- products, in sorted coordinates ---------------------------------------------------------
 
     def _product(self, x: Array) -> Array:
-        return self._multiply(_product if self._long() else _dense_product, x)
+        return self._multiply(long_lists.product if self._long() else _dense_product, x)
 
     def _sort(self, x: Array) -> Array:
-        return self._multiply(_sort if self._long() else _dense_sort, x[..., None])[..., 0]
+        multiply = long_lists.sort if self._long() else _dense_sort
+        return self._multiply(multiply, x[..., None])[..., 0]
 
     def _transposed(self, y: Array) -> Array:
-        return self._multiply(_transposed if self._long() else _dense_transposed, y)
+        return self._multiply(long_lists.transposed if self._long() else _dense_transposed, y)
 
     def _multiply(self, multiply: Any, x: Array) -> Array:
         lists, extra = self._scores.shape[:-1], x.shape[:-2]
@@ -162,15 +165,15 @@ class KernelPermutation(ScorePermutation):
         return multiply(*options, *self._lists(), x)
 
     def _rank(self) -> Array:
-        rank = _rank if self._long() else _dense_rank
+        rank = long_lists.rank if self._long() else _dense_rank
         return rank(self._kernel, self._bandwidth, *self._lists())
 
     def _log_prob(self, perm: Array) -> Array:
-        log_prob = _log_prob if self._long() else _dense_log_prob
+        log_prob = long_lists.log_prob if self._long() else _dense_log_prob
         return log_prob(self._kernel, self._rows, self._bandwidth, *self._lists(), perm)
 
     def _entropy(self) -> Array:
-        entropy = _entropy if self._long() else _dense_entropy
+        entropy = long_lists.entropy if self._long() else _dense_entropy
         return entropy(self._kernel, self._rows, self._bandwidth, *self._lists())
 
 
@@ -237,7 +240,7 @@ def _dense_transposed(kernel: Kernel, rows: int, _: Any, *args: Any) -> Array:
 def _dense_rank(kernel: Kernel, _: Any, *lists: Any) -> Array:
     n = lists[0].shape[-1]
     o, weights = _short(kernel, n, *lists)
-    total, moment = _position_sums(weights, jnp.arange(n), jnp.arange(n))
+    total, moment = position_sums(weights, jnp.arange(n), jnp.arange(n))
     ranks = jnp.arange(1, n + 1) + moment / total
     return jnp.take_along_axis(ranks, inverse(o.perm), -1)
 
@@ -247,120 +250,10 @@ def _dense_log_prob(kernel: Kernel, rows: int, _: Any, *args: Any) -> Array:
     *lists, perm = args
     o = order(*lists)
     fall = falls(kernel, o, rows)
-    return _row_log_prob(fall, entries(inverse(o.perm)[..., None, :], perm)) * o.poison
+    return row_log_prob(fall, entries(inverse(o.perm)[..., None, :], perm)) * o.poison
 
 
 @_jit
 def _dense_entropy(kernel: Kernel, rows: int, _: Any, *lists: Any) -> Array:
     o = order(*lists)
-    return _row_entropy(falls(kernel, o, rows)) * o.poison
-
-
-def _row_log_prob(fall: Array, place: Array) -> Array:
-    """Log-weight of the item at each row's place, `(..., rows)`."""
-    return -entries(fall, place) - jnp.log(jnp.exp(-fall).sum(-1))
-
-
-def _position_sums(weights: Array, rows: Array, columns: Array) -> Array:
-    """`(2, ..., n)`: column sums, and column sums of the distance from the item's own position."""
-    lever = (rows[:, None] - columns).astype(weights.dtype)
-    return jnp.stack([weights.sum(-2), (weights * lever).sum(-2)])
-
-
-def _row_entropy(fall: Array) -> Array:
-    weights = jnp.exp(-fall)
-    norm = weights.sum(-1)
-    return jnp.log(norm) + (weights * jnp.where(jnp.isinf(fall), 0.0, fall)).sum(-1) / norm
-
-
-# -- long lists ------------------------------------------------------------------------------------
-
-
-def _planned(kernel: Kernel, rows: int, bandwidth: int | None, batch: Any, lists: Any) -> Any:
-    """Lists in order, for a batch at least that large; their columns; and the plan."""
-    scores, tau, mask = lists
-    batch = jnp.broadcast_shapes(scores.shape[:-1], batch)
-    n = scores.shape[-1]
-    o = order(scores, tau, mask)
-    o = Ordered(*(jnp.broadcast_to(x, (*batch, x.shape[-1])) for x in o))
-    return o, kernel.columns(o), Plan.of(kernel, batch, n, rows, bandwidth)
-
-
-@_jit
-def _product(kernel: Kernel, rows: int, bandwidth: int | None, *args: Any) -> Array:
-    *lists, x = args
-    o, columns, plan = _planned(kernel, rows, bandwidth, x.shape[:-2], lists)
-
-    def each(fall: Array, _: Array, x: Array) -> Array:
-        weights = jnp.exp(-fall)
-        return matmul(x, weights.mT) / weights.sum(-1)[..., None, :]
-
-    x = take_rows(x, o.perm).mT  # (..., d, n)
-    out = plan.rows_of(each, columns, x)
-    return (out * o.poison[..., None]).mT
-
-
-@_jit
-def _sort(kernel: Kernel, rows: int, bandwidth: int | None, *args: Any) -> Array:
-    *lists, x = args
-    o, columns, plan = _planned(kernel, rows, bandwidth, x.shape[:-2], lists)
-
-    def each(fall: Array, _: Array, x: Array, own: Array) -> Array:
-        return weighted_mean(normalised(fall)[..., None, :, :], x, own)
-
-    x = take_rows(x, o.perm).mT  # (..., d, n)
-    return (plan.rows_of(each, columns, x, x[..., :rows]) * o.poison[..., None]).mT
-
-
-@_jit
-def _transposed(kernel: Kernel, rows: int, bandwidth: int | None, *args: Any) -> Array:
-    *lists, y = args
-    o, columns, plan = _planned(kernel, rows, bandwidth, y.shape[:-2], lists)
-
-    def each(fall: Array, index: Array, rows: Array, y: Array) -> Array:
-        return matmul(y, normalised(fall))
-
-    y = jnp.broadcast_to(y, (*o.tau.shape[:-1], *y.shape[-2:])).mT
-    out = plan.columns_of(each, columns, y)
-    return take_rows((out * o.poison[..., None]).mT, inverse(o.perm))
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _rank(kernel: Kernel, bandwidth: int | None, *lists: Any) -> Array:
-    n = lists[0].shape[-1]
-    o, columns, plan = _planned(kernel, n, bandwidth, (), lists)
-
-    def each(fall: Array, index: Array, rows: Array, y: Array) -> Array:
-        return _position_sums(normalised(fall) * y[..., None], rows, index)
-
-    total, moment = plan.columns_of(each, columns, jnp.ones((n,), o.values.dtype))
-    ranks = (jnp.arange(1, n + 1) + moment / total) * o.poison
-    return jnp.take_along_axis(ranks, inverse(o.perm), -1)
-
-
-@_jit
-def _log_prob(kernel: Kernel, rows: int, bandwidth: int | None, *args: Any) -> Array:
-    *lists, perm = args
-    o, columns, plan = _planned(kernel, rows, bandwidth, perm.shape[:-1], lists)
-
-    def each(fall: Array, index: Array, place: Array) -> Array:
-        return _row_log_prob(fall, place - index[0])
-
-    place = entries(inverse(o.perm)[..., None, :], perm)
-    return plan.rows_of(each, columns, by_row=place, places=place) * o.poison
-
-
-@_jit
-def _entropy(kernel: Kernel, rows: int, bandwidth: int | None, *lists: Any) -> Array:
-    o, columns, plan = _planned(kernel, rows, bandwidth, (), lists)
-
-    def each(fall: Array, _: Array) -> Array:
-        return _row_entropy(fall)
-
-    return plan.rows_of(each, columns) * o.poison
-
-
-@_jit
-def _skipped(kernel: Kernel, rows: int, bandwidth: int | None, *lists: Any) -> Array:
-    o, columns, plan = _planned(kernel, rows, bandwidth, (), lists)
-    return plan.skipped(columns) * o.poison
+    return row_entropy(falls(kernel, o, rows)) * o.poison

@@ -1,7 +1,8 @@
 """SoftSort: rows weigh items by their distance from the score that belongs there."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -91,6 +92,9 @@ class Columns(NamedTuple):
 class SoftSortKernel:
     """Log-weights that fall by the distance of scores, or by its square."""
 
+    banded: ClassVar[bool] = False
+    dense_share: ClassVar[float] = 1.0
+    packed: ClassVar[Callable[..., Any]] = Columns
     power: float
 
     def columns(self, o: Ordered) -> Columns:

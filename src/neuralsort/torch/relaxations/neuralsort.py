@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ..._interpolation import neuralsort_error
 from .. import _checks
 from ..gradients import is_traced_for_second_derivatives, straight_through
 from ..permutation import RelaxedPermutation
@@ -11,7 +12,7 @@ from ..softness import temperature
 from .engine.bands import REACH, Bands, Sums, outward
 from .engine.between import all_falls, fall_between
 from .engine.blocks import INVERSE_LOG_2, Block, LogitGradient, in_pieces
-from .engine.chebyshev import chebyshev, neuralsort_error
+from .engine.chebyshev import chebyshev
 from .engine.differentiate import BandOperator
 from .engine.tiles import SMALLEST, Tiles
 from .neuralsort_matrix import neuralsort_matrix, untie

@@ -8,6 +8,7 @@ from torch.nn.functional import pad
 
 from ... import _options
 from ..._blur import gaussian, laplace
+from ..._interpolation import softsort_error
 from .. import _checks
 from ..arrays import in_numpy
 from ..gradients import straight_through
@@ -16,7 +17,7 @@ from ..softness import temperature
 from ..tracing import stable_sort
 from .engine.bands import REACH, Bands, Sums, outward
 from .engine.blocks import INVERSE_LOG_2, Block, LogitGradient, in_pieces
-from .engine.chebyshev import chebyshev, softsort_error
+from .engine.chebyshev import chebyshev
 from .engine.differentiate import BandOperator
 from .engine.recurrence import recurrence
 from .engine.tiles import Tiles

@@ -8,7 +8,7 @@ their last dimension, in sorted order.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,12 @@ class Kernel(Protocol):
     `columns` are a named tuple of arrays `(..., n)`, with gradient, and of `tau` `(..., 1)`; or a
     window of these. `at` is where in the window the rows begin.
     """
+
+    banded: ClassVar[bool]  # whether the band engine answers for it
+    dense_share: ClassVar[
+        float
+    ]  # of the longest list that is a matrix, up to which one is worth it
+    packed: ClassVar[Callable[..., Any]]  # columns of these arrays
 
     def columns(self, o: Any) -> Any:
         """All that the weights depend on."""

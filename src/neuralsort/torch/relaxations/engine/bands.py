@@ -29,8 +29,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ...._interpolation import fewest_nodes
 from .blocks import LONGEST_SUM, SMALLEST_PIECE, Block, LogitGradient
-from .chebyshev import fewest_nodes
 from .tiles import SMALLEST, Tiles
 
 # Entries of the largest temporary: few enough to stay in cache, enough to keep the cores busy.
