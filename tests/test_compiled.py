@@ -168,6 +168,16 @@ def test_second_derivatives_are_the_same_compiled(function):
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+def test_lists_are_mapped_in_compiled_code(method):
+    def soft_sort(scores: Tensor) -> Tensor:
+        return torch.vmap(lambda s: method.relax(s, tau=0.5).sort(s))(scores)
+
+    scores = 1.5 * torch.randn(2, 5)
+    actual = torch.compile(soft_sort, fullgraph=True, backend="aot_eager")(scores)
+    assert_near(actual, method.relax(scores, tau=0.5).sort(scores), VALUE_RTOL[scores.dtype], 1)
+
+
 # -- how many graphs -------------------------------------------------------------------------------
 
 SHAPES = ((3, 7), (4, 7), (5, 9), (1, 9), (6, 12), (2, 5), (8, 31), (7, 40), (3, 33), (16, 64))
