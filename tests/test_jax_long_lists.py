@@ -269,8 +269,8 @@ def test_values_that_are_not_finite_count_where_they_have_weight(in_blocks):
     assert odd[-1] == -np.inf
 
 
-def test_lopsided_blocks_are_halved():
-    """A crowd of ties beside rows that it outweighs from their far end: float32 holds."""
+def test_rows_beside_a_crowd_of_ties():
+    """A window of 100,000 columns for 64 rows: float32 holds."""
     crowd, rows, far = 100_000, 64, 1.5 / 64
     scores = np.concatenate([np.zeros(crowd), far + np.arange(1, rows + 1) * 1e-6])
     scores = scores.astype(np.float32)[::-1].copy()

@@ -96,18 +96,16 @@ def _to_logits(
         those of minus the logarithm of the weight times it.
     """
     d = a.shape[1] - 1
-    both = jnp.concatenate([a, a * bands.row(bands.chunk, level)[:, None]], 1)
 
     def summed(sums: Array, b: Array) -> Array:
         return (b * sums[:, :d]).sum(1, keepdims=True) - sums[:, d : d + 1]
 
-    def each(sums: Array, spread: Array | None, x: Array, position: Array) -> Array:
+    def each(sums: Array, lever: Array, spread: Any, x: Array, position: Array) -> Array:
         b = factors(x, position)
-        total, moment = summed(sums[:, : d + 1], b), summed(sums[:, d + 1 :], b)
-        parts = [total, 2 * (position * total - moment), sums[:, :d]]
+        parts = [summed(sums, b), 2 * summed(lever, b), sums[:, :d]]
         return jnp.concatenate([*parts, *([] if spread is None else [summed(spread, b)])], 1)
 
-    return bands.in_lists(over_rows(bands, level, both, x, offset, each, tempered))
+    return bands.in_lists(over_rows(bands, level, a, x, offset, each, tempered))
 
 
 def transposed(gaps: Array, y: Array) -> tuple[Array, Array, Array]:
@@ -122,13 +120,9 @@ def _over_mass(gaps: Array, y: Array, mass: Array, level: Array, levered: bool) 
     level = level.reshape(-1)
     by_row = bands.in_chunks(y) / _by_chunk(bands, mass)
     nothing = jnp.zeros((bands.chunks, 0, bands.nodes), gaps.dtype)
-    if levered:
-        by_row = jnp.concatenate([by_row, by_row * bands.row(bands.chunk, level)[:, None]], 1)
 
-    def each(sums: Array, _: Any, __: Any, position: Array) -> Array:
-        if levered:
-            return jnp.concatenate([sums[:, :1], sums[:, 1:] - position * sums[:, :1]], 1)
-        return sums
+    def each(sums: Array, lever: Array, *_: Any) -> Array:
+        return jnp.concatenate([sums, -lever], 1) if levered else sums
 
     found = over_rows(bands, level, by_row, nothing, nothing[..., :1], each, False)
     return bands.in_lists(found)

@@ -15,7 +15,7 @@ from jax import Array, lax
 from ...arrays import matmul
 from .bands import TOGETHER, WIDTH, Bands, Unit
 
-Each = Callable[[Array, Array | None, Array, Array], Array]
+Each = Callable[[Array, Array, Array | None, Array, Array], Array]
 
 
 def over_columns(
@@ -76,40 +76,49 @@ def over_rows(
         y: `(chunks, c, nodes)`. By row, over the row's mass.
         x: `(chunks, d, nodes)`. By column.
         offset: `(chunks, d, 1)`. By block.
-        each: From sums of weights times y `(m, c, w)`, the same of weights times minus their
-            logarithm, if wanted, `x - offset` `(m, d, w)`, and ranks `(m, 1, w)` from the middle of
-            the block, to what columns get, `(m, channels, w)`.
-        spread: Whether the second are wanted.
+        each: From sums of weights times y `(m, c, w)`, the same times (column - row), the same
+            times minus the weight's logarithm, if wanted, `x - offset` `(m, d, w)`, and ranks
+            `(m, 1, w)` from the middle of the block, to what columns get, `(m, channels, w)`.
+        spread: Whether the third are wanted.
 
     Returns:
         `(chunks, channels, nodes)`.
     """
-
-    def shared(fall: Array, y: Array, x: Array, position: Array) -> Array:
-        weights = jnp.exp(-fall)
-        moved = matmul(y, weights * fall) if spread else None
-        return each(matmul(y, weights), moved, x, position)
+    c, index = y.shape[1], np.arange(bands.nodes)
 
     def rows(chunk: Array, level: Array, y: Array, x: Array) -> tuple[Array, Array]:
-        position = bands.row(chunk, level)[:, None]
+        row = bands.row(chunk, level)[:, None]
         x = x - offset[chunk >> level << level]
-        wanted = jax.eval_shape(lambda: shared(_falls(bands, chunk), y, x, position))
-        own = _smallest(
-            bands, chunk, level, lambda fall: shared(fall, y, x, position), jnp.zeros_like(wanted)
-        )
-        return own, matmul(y, _interpolation(bands, chunk, level))
+
+        def own(fall: Array) -> Array:
+            weights = jnp.exp(-fall)
+            lever = matmul(y, weights * bands.fixed(index - index[:, None]))
+            moved = matmul(y, weights * fall) if spread else None
+            return each(matmul(y, weights), lever, moved, x, row)
+
+        wanted = jax.eval_shape(own, jnp.zeros((len(chunk), bands.nodes, bands.nodes), y.dtype))
+        at_nodes = matmul(jnp.concatenate([y, y * row], 1), _interpolation(bands, chunk, level))
+        return _smallest(bands, chunk, level, own, jnp.zeros_like(wanted)), at_nodes
 
     own, at_nodes = in_groups(bands, rows, level, y, x)
-    at_nodes = bands.by_blocks(at_nodes, jnp.add)  # (tiles, c, nodes)
+    at_nodes = bands.by_blocks(at_nodes, jnp.add)  # (tiles, 2 c, nodes)
     line, _ = bands.line(level)
     payload = bands.both_ways(x)
 
     def take(total: Array, unit: Unit) -> Array:
         y = at_nodes[bands.tile(unit.block, unit.level)]
-        y = jnp.where(unit.mirrored[:, None, None], y[..., ::-1], y)
+        mirrored, smallest = unit.mirrored[:, None, None], unit.level[:, None, None] == 0
+        y, side = jnp.where(mirrored, y[..., ::-1], y), jnp.where(mirrored, -1, 1).astype(y.dtype)
+        # Ranks outwards, of a smallest block from its last row: levers are sums, not differences.
+        lever = jnp.where(smallest, y[:, :c] * bands.fixed(index - index[-1]), side * y[:, c:])
+        position = unit.position[:, None]
+        outward = jnp.abs(position) - jnp.where(smallest, (bands.nodes - 1) / 2, 0)
+        weights = jnp.exp(unit.exponent)
+        sums = matmul(jnp.concatenate([y[:, :c], lever], 1), weights)
+        moved = matmul(y[:, :c], -weights * unit.exponent) if spread else None
+        sums, lever = sums[:, :c], side * (outward * sums[:, :c] - sums[:, c:])
         columns = _window(payload, unit) - offset[unit.block]
-        shares = shared(-unit.exponent, y, columns, unit.position[:, None])
-        return _put(total, unit, shares)
+        return _put(total, unit, each(sums, lever, moved, columns, position))
 
     empty = jnp.zeros((2 * bands.chunks + WIDTH, *own.shape[1:]), bands.dtype)
     return own + bands.one_way(bands.turns(line, take, empty))
