@@ -203,7 +203,7 @@ def test_imports_point_downwards(path):
     mine = next(i for i, rooms in enumerate(layers) if room_of(path) in rooms)
     assert imported_rooms(path) <= set().union(*layers[: mine + 1])
     ours = {m[1] for m in imported_modules(path) if m[0] == "neuralsort" and len(m) > 1}
-    assert ours <= {package, *SHARED.get(package, {"_blur", "_options"})}
+    assert ours <= {package, *SHARED.get(package, {"_blur", "_interpolation", "_options"})}
 
 
 @pytest.mark.parametrize("package", ["torch", "jax"])

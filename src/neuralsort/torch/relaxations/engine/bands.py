@@ -344,7 +344,7 @@ def _windowed(x: Tensor, window: Tensor) -> Tensor:
 def outward(gaps: Tensor, centre: int) -> Tensor:
     """Sums of gaps `(..., W)` from the centre column outward, so that nothing cancels."""
     sums = torch.empty_like(gaps)
-    sums[..., centre] = 0.0
+    sums[..., centre].zero_()
     torch.cumsum(gaps[..., centre:-1], -1, out=sums[..., centre + 1 :])
     sums[..., :centre] = gaps[..., :centre].flip(-1).cumsum(-1).flip(-1)
     return sums
