@@ -34,20 +34,39 @@ def gaps(values: Array, room: Array, tau: Array) -> Array:
     return jnp.pad(gap, ((0, 0), (1, 0)), constant_values=HIDDEN)
 
 
+def _apart(*channels: Array) -> tuple[list[Array], list[Array]]:
+    """Channels `(lists, d, n)` without those that hold a NaN or an infinity; and NaN for these.
+
+    Lists are summed side by side, where 0 times NaN would reach the others.
+    """
+    good = [jnp.isfinite(x).all(-1, keepdims=True) for x in channels]
+    clean = [jnp.where(ok, x, 0.0) for ok, x in zip(good, channels, strict=True)]
+    return clean, [
+        jnp.where(ok, 0.0, jnp.nan).astype(x.dtype) for ok, x in zip(good, clean, strict=True)
+    ]
+
+
+def _spoilt(found: Any, *spoils: Array) -> list[Array]:
+    """What was found for each list, NaN for those of which a channel was left out."""
+    spoil = sum(x.sum((1, 2)) for x in spoils)  # (lists,)
+    return [x + spoil.reshape(-1, *[1] * (x.ndim - 1)) for x in found]
+
+
 @functools.cache
 def product(slow: Slow, rows: int) -> Answer:
     """P x."""
 
     def quick(values: Array, room: Array, _: Any, __: Any, tau: Array, x: Array) -> Any:
+        (x,), (spoil,) = _apart(x)
         y, mass, level = answers.product(gaps(values, room, tau), x, rows)
-        return y[..., :rows], mass, level
+        return y[..., :rows] + spoil, mass, level
 
     def pull(*args: Array, moved: tuple[bool, ...]) -> list[Array]:
         values, room, _, _, tau, x, y, mass, level, grad = args
-        found = answers.product_gradient(
-            gaps(values, room, tau), x, y, mass, level, grad, tempered=moved[4]
-        )
-        return _wanted(args, found, moved)
+        (x, y, grad), spoils = _apart(x, y, grad)
+        of_gaps = gaps(values, room, tau)
+        found = answers.product_gradient(of_gaps, x, y, mass, level, grad, tempered=moved[4])
+        return _wanted(args, _spoilt(found, *spoils), moved)
 
     return Answer(slow, quick, pull)
 
@@ -57,13 +76,16 @@ def transposed(slow: Slow) -> Answer:
     """P^T y."""
 
     def quick(values: Array, room: Array, _: Any, __: Any, tau: Array, y: Array) -> Any:
-        return answers.transposed(gaps(values, room, tau), y)
+        (y,), (spoil,) = _apart(y)
+        out, *rest = answers.transposed(gaps(values, room, tau), y)
+        return out + spoil, *rest
 
     def pull(*args: Array, moved: tuple[bool, ...]) -> list[Array]:
         values, room, _, _, tau, y, _, mass, level, grad = args
         of_gaps = gaps(values, room, tau)
+        (y, grad), spoils = _apart(y, grad)
         found = answers.transposed_gradient(of_gaps, y, mass, level, grad, tempered=moved[4])
-        return _wanted(args, found, moved)
+        return _wanted(args, _spoilt(found, *spoils), moved)
 
     return Answer(slow, quick, pull)
 
@@ -78,8 +100,9 @@ def position_sums(slow: Slow) -> Answer:
     def pull(*args: Array, moved: tuple[bool, ...]) -> list[Array]:
         values, room, _, _, tau, _, mass, level, grad = args
         of_gaps = gaps(values, room, tau)
+        (grad,), spoils = _apart(grad)
         found = answers.position_sums_gradient(of_gaps, mass, level, grad, tempered=moved[4])
-        return _wanted(args, found, moved)
+        return _wanted(args, _spoilt(found, *spoils), moved)
 
     return Answer(slow, quick, pull)
 
