@@ -1,7 +1,8 @@
 """NeuralSort's matrix of ordinary short lists on the CPU: what counts here is how much is called.
 
-Lists are ordinary if all items exist, all scores are finite and of moderate size, and the
-temperature is a number; others take the way of `neuralsort_matrix`, and give the same to rounding.
+Lists are ordinary if all items exist, all scores are finite and of moderate size, and, from 33
+items on, the temperature is a number; others take the way of `neuralsort_matrix`, and give the
+same to rounding.
 """
 
 import functools
@@ -27,25 +28,42 @@ PAIRWISE = 32
 
 def ordinary_matrix(ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor | None:
     """The first rows of the matrix, `(..., rows, n)`; None for lists that are not ordinary."""
-    scores, scale = ordered.scores, ordered.scale()
-    if dtype is not torch.float32 or ordered.mask is not None or isinstance(scale, Tensor):
+    scores, scale = ordered.scores, _least(ordered)
+    if dtype is not torch.float32 or ordered.mask is not None or scale is None:
         return None
     x = in_numpy(scores) if rows else None
     if x is None or not float(max(x.max(), -x.min())) * ordered.n**2 < WIDEST * scale:
         return None
     if ordered.n <= PAIRWISE:
-        return _pairwise(ordered, scale, rows)
+        return _pairwise(ordered, rows)
     return _OfScores.apply(scores, x, scale, rows)  # pyright: ignore
 
 
-def _pairwise(ordered: Ordered, scale: float, rows: int) -> Tensor:
+def _least(ordered: Ordered) -> float | None:
+    """The lowest temperature; None where it cannot be seen, or a list is hard.
+
+    A tensor is looked at for lists that are compared pair by pair alone.
+    """
+    scale = ordered.scale()
+    if not isinstance(scale, Tensor):
+        return scale
+    known = in_numpy(scale) if ordered.n <= PAIRWISE else None
+    hard = None if ordered.hard is None else in_numpy(ordered.hard)
+    if known is None or hard is None or not known.size or hard.any():
+        return None
+    return float(known.min())
+
+
+def _pairwise(ordered: Ordered, rows: int) -> Tensor:
     """The matrix as the equation has it, but in float64.
 
     Plain operations, and few: for such lists each costs as much as its call. With the signs of
     `s_j - s_k` held fixed, the logits are linear in the scores.
     """
-    s = ordered.scores.to(torch.float64)
-    s = s if scale == 1 else s / scale
+    s, tau = ordered.scores.to(torch.float64), ordered.tau
+    if isinstance(tau, Tensor):  # an offset would drown the gradient to it
+        s = s - s.detach().mean(-1, keepdim=True)
+    s = s / tau if isinstance(tau, Tensor) or tau != 1 else s
     row, slope = s.unsqueeze(-2), constant(s, _slopes, s.shape[-1], rows)
     if ordered.differentiable:
         fixed = row.detach()
