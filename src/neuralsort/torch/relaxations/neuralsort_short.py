@@ -47,11 +47,10 @@ def _least(ordered: Ordered) -> float | None:
     scale = ordered.scale()
     if not isinstance(scale, Tensor):
         return scale
-    known = in_numpy(scale) if ordered.n <= PAIRWISE else None
-    hard = None if ordered.hard is None else in_numpy(ordered.hard)
-    if known is None or hard is None or not known.size or hard.any():
+    if ordered.n > PAIRWISE or ordered.hard is None:
         return None
-    return float(known.min())
+    known, hard = (in_numpy(x.reshape(1, -1)) for x in (scale, ordered.hard))
+    return None if known is None or hard is None or hard.any() else float(known.min())
 
 
 def _pairwise(ordered: Ordered, rows: int) -> Tensor:
