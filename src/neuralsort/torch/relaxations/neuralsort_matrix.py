@@ -96,9 +96,7 @@ def _strips(width: int, rows: int) -> list[tuple[int, int]]:
 
     All at once in compiled graphs: one serves every size, and fuses what it forms.
     """
-    if torch.compiler.is_compiling():
-        return [(0, rows)]
-    if width * rows <= CHUNK:
+    if torch.compiler.is_compiling() or width * rows <= CHUNK:
         return [(0, rows)]
     step = max(1, CHUNK // 2 // width)
     return [(i, min(i + step, rows)) for i in range(0, rows, step)]
@@ -186,8 +184,8 @@ def tangent_of(tangent: Tensor, perm: Tensor, gaps: Tensor, rows: int) -> Tensor
     first, last = tie_groups(gaps)
     until = pad(tangent.cumsum(-1), (1, 0))
     larger, not_smaller = until.gather(-1, first), until.gather(-1, last + 1)
-    constant = (first + last) * tangent + until[..., -1:] - not_smaller - larger
-    by_item = torch.stack([tangent, constant], -2)
+    level = (first + last) * tangent + until[..., -1:] - not_smaller - larger
+    by_item = torch.stack([tangent, level], -2)
     by_item = by_item.scatter(-1, perm.unsqueeze(-2).expand_as(by_item), by_item)
     twice = 2 * torch.arange(rows, device=gaps.device).unsqueeze(-1)
     return by_item[..., 1:, :] - twice * by_item[..., :1, :]
