@@ -10,9 +10,9 @@ from . import _checks
 @torch.compiler.assume_constant_result
 def _differentiations() -> int:
     """How many derivatives `torch.func` is taking here, one inside the other."""
-    kinds = torch._C._functorch.TransformType
-    stack = torch._C._functorch.get_interpreter_stack() or []
-    return sum(one.key() in (kinds.Grad, kinds.Jvp) for one in stack)
+    functorch = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
+    kinds = functorch.TransformType.Grad, functorch.TransformType.Jvp
+    return sum(one.key() in kinds for one in functorch.get_interpreter_stack() or [])
 
 
 def is_traced_for_second_derivatives() -> bool:

@@ -48,7 +48,7 @@ def _apart(*channels: Array) -> tuple[list[Array], list[Array]]:
 
 def _spoilt(found: Any, *spoils: Array) -> list[Array]:
     """What was found for each list, NaN for those of which a channel was left out."""
-    spoil = sum(x.sum((1, 2)) for x in spoils)  # (lists,)
+    spoil = jnp.concatenate([x.sum((1, 2))[None] for x in spoils]).sum(0)  # (lists,)
     return [x + spoil.reshape(-1, *[1] * (x.ndim - 1)) for x in found]
 
 
