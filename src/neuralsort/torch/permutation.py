@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .. import _options
 from . import _checks
-from .arrays import inferring, matmul, working
+from .arrays import inferring, matmul, times_column, working
 from .gradients import straight_through
 from .hardening import harden, is_permutation, row_argmax
 from .matrixlike import Matrixlike
@@ -107,7 +107,8 @@ class RelaxedPermutation(Matrixlike):
 
     def _product(self, x: Tensor) -> Tensor:
         """`P @ x` for `(..., n, d)`."""
-        return matmul(self._matrix(), x)
+        matrix = self._matrix()
+        return times_column(matrix, x) if x.shape[-1] == 1 else matmul(matrix, x)
 
     def _transposed(self, y: Tensor) -> Tensor:
         """`P.mT @ y` for `(..., n, d)`."""

@@ -64,13 +64,10 @@ def _pairwise(ordered: Ordered, rows: int) -> Tensor:
         s = s - s.detach().mean(-1, keepdim=True)
     s = s / tau if isinstance(tau, Tensor) or tau != 1 else s
     row, slope = s.unsqueeze(-2), constant(s, _slopes, s.shape[-1], rows)
-    if ordered.differentiable:
-        fixed = row.detach()
-        signs = (fixed.mT - fixed).sign_()
-        slope = slope - signs.sum(-1).unsqueeze(-2)
-        level = (signs * row).sum(-1)
-    else:  # fewer operations, and right in forward mode, but slower to differentiate backwards
-        level = -(row.mT - row).abs().sum(-1)
+    fixed = row.detach()
+    signs = (fixed.mT - fixed).sign_()
+    slope = slope - signs.sum(-1).unsqueeze(-2)
+    level = (signs * row).sum(-1)
     logits = torch.addcmul(level.unsqueeze(-2), slope, row)
     return torch.softmax(logits - logits.detach().amax(-1, keepdim=True), -1, dtype=torch.float32)
 
