@@ -52,7 +52,7 @@ def _write_gaps(gaps: Tensor, perm: Tensor, dtype: torch.dtype, rows: int) -> Te
     """Rows from running sums of gaps: fewer passes, and exact to the digits that float32 keeps."""
     n = gaps.shape[-1]
     twice = torch.arange(1 - n, n, 2, dtype=gaps.dtype, device=gaps.device)
-    before = pad(gaps[..., :-1] / math.log(2), (1, 0))  # before each position; 2^x is fast
+    before = pad(gaps[..., :-1] / math.log(_base()), (1, 0))  # before each position
     place, level = before.cumsum(-1), (before * (1 - twice)).cumsum(-1)
     peak = torch.addcmul(level, twice, place)
     place, level = (torch.empty_like(x).scatter_(-1, perm, x) for x in (place, level))
@@ -62,9 +62,10 @@ def _write_gaps(gaps: Tensor, perm: Tensor, dtype: torch.dtype, rows: int) -> Te
 def write(
     row: Tensor, place: Tensor, level: Tensor, peak: Tensor, dtype: torch.dtype, rows: int
 ) -> Tensor:
-    """Weights `2^(row_i place_j + level_j - peak_i)`, over their sums: `(..., rows, n)`.
+    """Weights `b^(row_i place_j + level_j - peak_i)`, over their sums: `(..., rows, n)`.
 
-    Logits are formed in float64, and nowhere kept: all of them would be twice the matrix.
+    Here b is `_base()`. Logits are formed in float64, and nowhere kept: all of them would be twice
+    the matrix.
     """
     place, level, peak, row = (
         place.unsqueeze(-2),
@@ -87,8 +88,17 @@ def write(
 def _weights(row: Tensor, place: Tensor, level: Tensor, peak: Tensor, dtype: torch.dtype) -> Tensor:
     logits = (level - peak).addcmul_(row, place).to(dtype)
     # What underflows is slow, here and in all that is multiplied by it.
-    least = math.log2(torch.finfo(dtype).tiny) + 4
-    return torch.threshold_(logits, least, -torch.inf).exp2_()
+    least = math.log(16 * torch.finfo(dtype).tiny, _base())
+    weights = torch.threshold_(logits, least, -torch.inf)
+    return weights.exp2_() if _base() == 2 else weights.exp_()
+
+
+def _base() -> float:
+    """What weights are powers of: of 2, which is fast; of e in compiled graphs.
+
+    Inductor keeps an exponential that is used twice, but would compute a power of 2 again.
+    """
+    return math.e if torch.compiler.is_compiling() else 2.0
 
 
 def _strips(width: int, rows: int) -> list[tuple[int, int]]:
