@@ -1,5 +1,6 @@
 """The bars the project sets itself, filled in from the measurements of one run."""
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -136,11 +137,16 @@ def bars(measurements: Iterable[Measurement]) -> Iterator[Bar]:
     yield Bar(what, values, 1, 2, _times, at_most=False)
 
     floor = seconds("torch.sort", 1, MILLION, 1.0, FORWARD)
-    limits = {(0.01, FORWARD): 12, (0.01, BOTH): 35, (1.0, FORWARD): 20, (1.0, BOTH): 60}
-    for (tau, mode), limit in limits.items():
+    limits = {FORWARD: (5, 3), BOTH: (11, 7)}
+    for tau, mode in itertools.product(LONG_TAUS, MODES):
         what = f"`P.sort`, n = 10^6, tau = {tau:g}, {mode}: multiple of `torch.sort`"
         values = [_ratio(seconds("ours-sort", 1, MILLION, tau, mode), floor)]
-        yield Bar(what, values, limit, 5 if mode == FORWARD else 12, _times)
+        yield Bar(what, values, *limits[mode], _times)
+    for (batch, n), limit in {(4, 2000): 35, (1, 10_000): 28}.items():
+        what = f"`P.sort`, {BOTH}, {batch}x{n}: multiple of `torch.sort`"
+        plain = seconds("torch.sort", batch, n, 1.0, FORWARD)
+        values = [_ratio(seconds("ours-sort", batch, n, 1.0, BOTH), plain)]
+        yield Bar(what, values, limit, 20, _times)
 
     values = [known.get(("bytes", "ours-sort", 1, MILLION, tau, BOTH)) for tau in LONG_TAUS]
     yield Bar("`P.sort`, n = 10^6: peak extra memory", values, 1536 * MIB, 500 * MIB, _mebibytes)

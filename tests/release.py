@@ -76,6 +76,10 @@ with tempfile.TemporaryDirectory() as folder:
     assert (pathlib.Path(folder) / "report" / "index.html").is_file()
 """
 
+RAY = """
+import ray, neuralsort.experiments.reproduction.ray_tasks
+"""
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -100,6 +104,7 @@ TRIALS = (
     # With the torch that is pinned, so that it can be tried wherever the pinned one installs.
     Trial("neighbors", NEIGHBORS, (PINNED_TORCH, "scikit-learn==1.6.0", *OLD_NUMBERS)),
     Trial("experiments", EXPERIMENTS),
+    Trial("ray", RAY),
     Trial("tf", TF, ("tensorflow==2.16.1", "keras==3.0.5")),
 )
 
