@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -115,6 +115,23 @@ def _check(quick: bool, results: list[Measurement]) -> None:
             print(f"Accuracy checks stopped: {failure(error)}", file=sys.stderr)
 
 
+def _time_beside(contenders: Sequence[Contender], threads: int, results: list[Measurement]) -> None:
+    """Times some of them beside a busy process."""
+    names = [one.name for one in contenders if one.name in BESIDE]
+    results += beside.measure(names, threads) if names else []
+
+
+def _told(results: Iterable[Measurement]) -> list[Measurement]:
+    """What came of a measurement, or the reason why nothing did."""
+    return [one for one in results if one.value is not None or one.note]
+
+
+def _keep(path: Path | None, results: Sequence[Measurement]) -> None:
+    """Writes the lines of what was measured so far, if a file was named."""
+    if path:
+        write_lines(path, _told(results))
+
+
 def _report(results: Sequence[Measurement], rounds: int) -> None:
     """Prints the tables of whatever was measured."""
     where = environment()
@@ -145,22 +162,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     contenders = [CONTENDERS[name] for name in options.contenders or CONTENDERS]
     results: list[Measurement] = []
     status = 0
+    parts = {
+        "speed": lambda: _time(contenders, sizes, rounds, results),
+        "beside": lambda: _time_beside(contenders, options.threads, results),
+        "memory": lambda: _weigh(contenders, sizes, results),
+        "accuracy": lambda: _check(options.quick, results),
+    }
     try:
-        if "speed" in options.only:
-            _time(contenders, sizes, rounds, results)
-        if "beside" in options.only:
-            names = [one.name for one in contenders if one.name in BESIDE]
-            results += beside.measure(names, options.threads) if names else []
-        if "memory" in options.only:
-            _weigh(contenders, sizes, results)
-        if "accuracy" in options.only:
-            _check(options.quick, results)
+        for part in (one for one in PARTS if one in options.only):
+            parts[part]()
+            _keep(options.json, results)  # the next part may take the machine down
     except KeyboardInterrupt:
         print("\nInterrupted: this is what was measured so far.", file=sys.stderr)
         status = 130
-    results = [one for one in results if one.value is not None or one.note]
-    if options.json:
-        write_lines(options.json, results)
+        _keep(options.json, results)
+    results = _told(results)
     _report(results, rounds)
     return status
 
