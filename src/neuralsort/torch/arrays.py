@@ -72,11 +72,16 @@ def transforming() -> bool:
     return torch._C._are_functorch_transforms_active()
 
 
+def plain(lists: Tensor) -> bool:
+    """Whether lists are on the CPU, there are some, and one may look at their values."""
+    if torch.compiler.is_compiling() or transforming() or not lists.is_cpu:
+        return False
+    return type(lists) in (Tensor, torch.nn.Parameter) and lists.numel() > 0
+
+
 def in_numpy(lists: Tensor) -> ndarray | None:
     """The values of lists on the CPU, `(lists, n)` in float32; None where one may not look."""
-    if torch.compiler.is_compiling() or transforming() or lists.device.type != "cpu":
-        return None
-    if type(lists) not in (Tensor, torch.nn.Parameter) or not lists.numel():
+    if not plain(lists):
         return None
     values = lists.detach().to(torch.float32).numpy(force=True)
     return values.reshape(-1, lists.shape[-1])

@@ -15,7 +15,7 @@ from numpy import ndarray
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..arrays import constant, gradient_in_numpy, in_numpy
+from ..arrays import gradient_in_numpy, in_numpy, plain
 from .neuralsort_matrix import column_sums, tangent_of, to_matrix, to_sorted, write
 from .ordering import Ordered
 
@@ -29,13 +29,17 @@ PAIRWISE = 32
 def ordinary_matrix(ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor | None:
     """The first rows of the matrix, `(..., rows, n)`; None for lists that are not ordinary."""
     scores, scale = ordered.scores, _least(ordered)
-    if dtype is not torch.float32 or ordered.mask is not None or scale is None:
+    if dtype is not torch.float32 or ordered.mask is not None or scale is None or not rows:
         return None
-    x = in_numpy(scores) if rows else None
-    if x is None or not float(max(x.max(), -x.min())) * ordered.n**2 < WIDEST * scale:
+    if not plain(scores):
         return None
+    largest = WIDEST * scale / ordered.n**2
     if ordered.n <= PAIRWISE:
-        return _pairwise(ordered, rows)
+        moderate = float(torch.linalg.vector_norm(scores.detach(), math.inf)) < largest
+        return _pairwise(ordered, rows) if moderate else None
+    x = in_numpy(scores)
+    if x is None or not float(max(x.max(), -x.min())) < largest:
+        return None
     return _OfScores.apply(scores, x, scale, rows)  # pyright: ignore
 
 
@@ -56,26 +60,23 @@ def _least(ordered: Ordered) -> float | None:
 def _pairwise(ordered: Ordered, rows: int) -> Tensor:
     """The matrix as the equation has it, but in float64.
 
-    Plain operations, and few: for such lists each costs as much as its call. With the signs of
-    `s_j - s_k` held fixed, the logits are linear in the scores.
+    Plain operations, and few: for such lists each costs as much as its call.
     """
     s, tau = ordered.scores.to(torch.float64), ordered.tau
     if isinstance(tau, Tensor):  # an offset would drown the gradient to it
         s = s - s.detach().mean(-1, keepdim=True)
     s = s / tau if isinstance(tau, Tensor) or tau != 1 else s
-    row, slope = s.unsqueeze(-2), constant(s, _slopes, s.shape[-1], rows)
-    fixed = row.detach()
-    signs = (fixed.mT - fixed).sign_()
-    slope = slope - signs.sum(-1).unsqueeze(-2)
-    level = (signs * row).sum(-1)
-    logits = torch.addcmul(level.unsqueeze(-2), slope, row)
-    return torch.softmax(logits - logits.detach().amax(-1, keepdim=True), -1, dtype=torch.float32)
+    row, slope = s.unsqueeze(-2), _slopes(s.shape[-1], rows)
+    sums = (row.mT - row).abs().sum(-1)
+    fall = torch.addcmul(sums.unsqueeze(-2), slope, row)  # of the logits, from 0
+    return torch.softmax(fall.detach().amin(-1, keepdim=True) - fall, -1, dtype=torch.float32)
 
 
-def _slopes(n: int, rows: int, device: torch.device) -> Tensor:
-    """The factors `n + 1 - 2 i` of the rows i = 1, 2, ..., `(rows, 1)`."""
-    slope = torch.arange(n - 1, n - 1 - 2 * rows, -2, dtype=torch.float64, device=device)
-    return slope.unsqueeze(-1)
+@functools.lru_cache(maxsize=64)
+def _slopes(n: int, rows: int) -> Tensor:
+    """The factors `2 i - n - 1` of the rows i = 1, 2, ..., `(rows, 1)`."""
+    with torch.inference_mode(False):
+        return torch.arange(1 - n, 1 - n + 2 * rows, 2, dtype=torch.float64).unsqueeze(-1)
 
 
 @functools.lru_cache(maxsize=64)
@@ -123,10 +124,10 @@ class _OfScores(torch.autograd.Function):
         (matrix,) = ctx.saved_tensors
         sums, _ = column_sums(matrix, grad, torch.float64)
         values, order = ctx.values, ctx.order
-        plain = gradient_in_numpy(sums)
-        if plain is not None and not (values[:, 1:] == values[:, :-1]).any():
-            plain = plain.reshape(-1, 2, plain.shape[-1])
-            total, moment = plain[:, 0].reshape(-1)[order], plain[:, 1].reshape(-1)[order]
+        known = gradient_in_numpy(sums)
+        if known is not None and not (values[:, 1:] == values[:, :-1]).any():
+            known = known.reshape(-1, 2, known.shape[-1])
+            total, moment = known[:, 0].reshape(-1)[order], known[:, 1].reshape(-1)[order]
             moment += _constants(*order.shape)[-1] * total
             moment += 2 * total.cumsum(-1)
             to_scores = numpy.empty_like(moment)
