@@ -29,9 +29,6 @@ BUFFERS_OF_USERS = {
 }
 """The same for a test of how large buffers are: LLVM, which comes after them, is quick."""
 
-
-def flags(options: dict[str, int]) -> str:
-    return " ".join(f"--{name}={str(value).lower()}" for name, value in options.items())
-
-
-os.environ.setdefault("XLA_FLAGS", flags({name: ours for name, (ours, _) in OPTIONS.items()}))
+os.environ.setdefault(
+    "XLA_FLAGS", " ".join(f"--{name}={str(ours).lower()}" for name, (ours, _) in OPTIONS.items())
+)
