@@ -9,12 +9,6 @@ from pathlib import Path
 # The newest instruction sets round differently in oneDNN; must be set before torch is imported.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
-# XLA compiles thousands of programs here, each of which runs once. `make test-all` lets it optimise
-# them as it does for users; so do the tests of float32's digits and of memory, in any run.
-os.environ.setdefault(
-    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-)
-
 # Inductor compiles in processes of its own otherwise, each of which imports torch again.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
@@ -23,6 +17,7 @@ import torch
 from hypothesis import HealthCheck, settings
 from torch import Tensor
 
+from tests import xla  # noqa: F401  (before JAX makes its first array)
 from tests.methods import LONGEST_DENSE, in_form
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)

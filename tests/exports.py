@@ -27,7 +27,7 @@ class Case:
     function: Callable[..., Any]
     make: Callable[[int, int], tuple[Tensor, ...]]
     shapes: tuple[str, ...]  # of the inputs: a letter per dimension, b and n are dynamic
-    part: Callable[..., Any] | None = None  # asks less: what is exported strictly in every run
+    part: Callable[..., Any] | None = None  # asks less: strictly exported and ONNX in every run
     random: bool = False
     laid_out: bool = False  # for a largest length, which has to be stated
 
@@ -115,6 +115,10 @@ def _methods() -> list[Case]:
     return cases
 
 
+def _masked_less(scores: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+    return ns.soft_rank(scores, mask=mask), ns.soft_topk_mask(scores, 2, mask=mask)
+
+
 GATES = (ns.lapsum, ns.sparse_threshold, ns.midpoint_threshold)
 
 
@@ -189,6 +193,14 @@ def _modules() -> list[Case]:
             *(loss(scores, relevance > 0) for loss in binary),
         )
 
+    def some_losses(scores: Tensor, relevance: Tensor) -> tuple[Tensor, ...]:
+        by_type = {type(loss): loss for loss in RELEVANCE_LOSSES}
+        return (
+            by_type[ns.nn.NeuralNDCG](scores, relevance),
+            by_type[ns.nn.LambdaLoss](scores, relevance),
+            by_type[ns.nn.SmoothAPLoss](scores, relevance > 0),
+        )
+
     top = ns.nn.TopKCrossEntropy(k=2, tau=0.5)
     return [
         Case("nn.NeuralSort, nn.PermutationCrossEntropy", cross_entropy, _listed, two),
@@ -197,7 +209,7 @@ def _modules() -> list[Case]:
         Case("nn.TopKCrossEntropy", top, labelled, ("bn", "b")),
         Case("nn.DifferentiableKNN, nn.KNNLoss", nearest, points, ("b.", "n.")),
         Case("nn.Temperature", _Tempered(), _lists, ("bn",)),
-        Case("nn: losses of relevance", all_losses, _relevant, two),
+        Case("nn: losses of relevance", all_losses, _relevant, two, some_losses),
     ]
 
 
@@ -212,9 +224,12 @@ def _operators() -> list[Case]:
             ns.tau_for_blur(x),
         )
 
+    def fewer_answers(x: Tensor) -> tuple[Tensor, ...]:
+        return ns.soft_quantile(x, 0.3, tau=0.5), *ns.soft_topk(x, 2, tau=0.5)
+
     return [
-        Case("operators", answers, _lists, ("bn",)),
-        Case("masks and gates", _masked_answers, _masked, ("bn", "bn")),
+        Case("operators", answers, _lists, ("bn",), fewer_answers),
+        Case("masks and gates", _masked_answers, _masked, ("bn", "bn"), _masked_less),
     ]
 
 

@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import neuralsort.torch as ns
 from tests.conftest import DTYPES, GRADIENT_RTOL, VALUE_RTOL, assert_near
-from tests.methods import in_form, methods
+from tests.methods import SOFTMAX, in_form, methods
 from tests.requests import PLAIN, REQUESTS, each_request
 
 each_method = pytest.mark.parametrize("method", methods())
@@ -225,8 +225,15 @@ def test_operators_compile_into_one_graph():
     assert_same_when_compiled(all_of_them, fullgraph=True)
 
 
-@each_method
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(m, id=m.name, marks=pytest.mark.long if m.name == "softsort" else ())
+        for m in SOFTMAX
+    ],
+)
 def test_banded_form_is_the_same_when_compiled(method):
+    """The two powers of SoftSort differ in one line."""
     with in_form("banded"):
         assert_same_when_compiled(losses_of(method))
 

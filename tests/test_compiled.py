@@ -6,6 +6,7 @@ backward graphs as they are, so that what is tested is what we hand to a compile
 """
 
 import shutil
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -99,11 +100,19 @@ def test_everything_is_the_same_compiled(method, backend):
     assert_same(everything_of(method), *inputs_for(method), backend=backend)
 
 
+def all_in_long_runs(names: Iterable[str], *every_run: str) -> list:
+    """Parameters for these methods, of which every run has some; what is compiled takes long."""
+    return [
+        pytest.param(name, marks=() if name in every_run else pytest.mark.long) for name in names
+    ]
+
+
 @needs_compiler
-@each_method
+@pytest.mark.parametrize("name", all_in_long_runs((m.name for m in METHODS), "softsort"))
 @pytest.mark.usefixtures("two_threads")
-def test_products_from_both_sides_are_the_same_by_the_default_backend(method):
+def test_products_from_both_sides_are_the_same_by_the_default_backend(name):
     """Which mixes up rows where gradients of two layouts meet before a softmax."""
+    method = next(m for m in METHODS if m.name == name)
     options = FEW_STEPS.get(method.name, {})
 
     def products(scores: Tensor, x: Tensor) -> list[Tensor]:
@@ -115,10 +124,10 @@ def test_products_from_both_sides_are_the_same_by_the_default_backend(method):
 
 
 @needs_compiler
-@pytest.mark.parametrize("relax", [ns.sinkhorn_sort, ns.softsort], ids=lambda f: f.__name__)
-def test_a_sort_of_the_scores_is_the_same_by_the_default_backend(relax):
+@pytest.mark.parametrize("name", all_in_long_runs(["sinkhorn_sort", "softsort"], "sinkhorn_sort"))
+def test_a_sort_of_the_scores_is_the_same_by_the_default_backend(name):
     """Which may lose the gradient of a scatter that is added to another."""
-    options = FEW_STEPS.get(relax.__name__, {})
+    relax, options = registry.METHODS[name].function, FEW_STEPS.get(name, {})
 
     def soft_sort(scores: Tensor) -> list[Tensor]:
         return [relax(scores, tau=0.5, **options).sort(scores)]
@@ -229,9 +238,22 @@ def test_a_number_that_changes_takes_two_graphs(method):
     assert graphs_for(method, [(x, 1 - 0.1 * i) for i in range(8)]) <= 2
 
 
-@pytest.mark.parametrize("dynamic", [None, True], ids=["automatic", "dynamic"])
-@pytest.mark.parametrize("name", sorted(set(registry.METHODS) - set(LAID_OUT)))
-def test_short_lists_of_many_shapes_take_few_graphs(name, dynamic):
+ANY_SHAPE = sorted(set(registry.METHODS) - set(LAID_OUT))
+
+
+@pytest.mark.parametrize("name", ANY_SHAPE)
+def test_short_lists_of_many_shapes_take_few_graphs(name):
+    assert_few_graphs(name, dynamic=True)
+
+
+@pytest.mark.parametrize(
+    "name", all_in_long_runs(ANY_SHAPE, "neuralsort", "fast_soft_rank", "sinkhorn")
+)
+def test_short_lists_take_few_graphs_where_torch_finds_out_what_changes(name):
+    assert_few_graphs(name, dynamic=None)
+
+
+def assert_few_graphs(name: str, dynamic: bool | None) -> None:
     method = registry.METHODS[name]
     calls = [(lists_for(method, *shape), 1 - 0.05 * i) for i, shape in enumerate(SHAPES)]
     assert graphs_for(method, calls, dynamic=dynamic) <= MOST_GRAPHS
@@ -282,8 +304,11 @@ def test_an_annealed_attribute_takes_two_graphs(module):
     assert counter.frame_count <= 2
 
 
-@pytest.mark.parametrize("name", [m.name for m in METHODS if m.two_forms])
+@pytest.mark.parametrize(
+    "name", all_in_long_runs([m.name for m in METHODS if m.two_forms], "softsort", "lapsum")
+)
 def test_long_lists_are_the_same_where_graphs_break(name):
+    """Some here, others in `test_citizen.py`."""
     function = registry.METHODS[name].function
 
     def answers(scores: Tensor, x: Tensor) -> list[Tensor]:

@@ -1,7 +1,7 @@
 """Exported programs give the numbers of eager code, at sizes that the export did not see."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 import torch
@@ -44,28 +44,45 @@ def exported(case: Case, strict: bool):
     return torch.export.export(case.module(), inputs, dynamic_shapes=shapes, strict=strict)
 
 
-each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-
-
-@each_case
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_exported_programs_are_the_same(case):
     assert_equal_everywhere(case, exported(case, strict=False).module())
 
 
-@each_case
+def some_in_every_run(cases: Iterable[Case], *names: str) -> pytest.MarkDecorator:
+    """Runs a test of `case` for these, of which every run has some."""
+    return pytest.mark.parametrize(
+        "case",
+        [
+            pytest.param(c, id=c.name, marks=() if c.name in names else pytest.mark.long)
+            for c in cases
+        ],
+    )
+
+
+@some_in_every_run(
+    CASES,
+    "bitonic_network",
+    "fast_soft_rank",
+    "lapsum",
+    "neuralsort",
+    "nn.SoftTopK",
+    "nn.Temperature",
+    "sinkhorn",
+)
 @pytest.mark.parametrize(
     "whole", [False, pytest.param(True, marks=pytest.mark.long)], ids=["part", "whole"]
 )
 def test_strictly_exported_programs_are_the_same(case, whole):
-    """By Dynamo, which takes twice as long."""
+    """By Dynamo, which takes twice as long; `test_compiled.py` shows all methods to it."""
     case = case if whole else case.in_part()
     assert_equal_everywhere(case, exported(case, strict=True).module())
 
 
-def in_onnxruntime(case: Case) -> Callable[..., list[torch.Tensor]]:
+def in_onnxruntime(program, optimize: bool) -> Callable[..., list[torch.Tensor]]:
     pytest.importorskip("onnxscript")
     runtime = pytest.importorskip("onnxruntime")
-    program = torch.onnx.export(exported(case, strict=False), dynamo=True, verbose=False)
+    program = torch.onnx.export(program, dynamo=True, verbose=False, optimize=optimize)
     assert program is not None
     session = runtime.InferenceSession(program.model_proto.SerializeToString())
     names = [x.name for x in session.get_inputs()]
@@ -77,15 +94,36 @@ def in_onnxruntime(case: Case) -> Callable[..., list[torch.Tensor]]:
     return run
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if not c.random], ids=lambda case: case.name)
+LIKE_ANOTHER = (
+    "fast_soft_rank_kl",
+    "fast_soft_sort",
+    "nn.NeuralSort, nn.PermutationCrossEntropy",
+    "nn.TopKCrossEntropy",
+    "odd_even_network",
+    "softsort_squared",
+)
+"""Made of the operations of other cases."""
+NOT_RANDOM = [c for c in CASES if not c.random]
+
+
+@some_in_every_run(NOT_RANDOM, *(c.name for c in NOT_RANDOM if c.name not in LIKE_ANOTHER))
 def test_onnx_programs_are_the_same(case):
-    assert_equal_everywhere(case, in_onnxruntime(case))
+    """In part and as they are translated; the whole is optimised too, which takes longest."""
+    case = case.in_part()
+    assert_equal_everywhere(case, in_onnxruntime(exported(case, strict=False), optimize=False))
+
+
+@some_in_every_run(NOT_RANDOM, "nn.SoftTopK", "nn.Temperature")
+def test_optimized_onnx_programs_are_the_same(case):
+    """As `torch.onnx.export` makes them unless it is told otherwise."""
+    assert_equal_everywhere(case, in_onnxruntime(exported(case, strict=False), optimize=True))
 
 
 def test_onnx_programs_draw_by_the_same_law():
     """By the test of Kolmogorov and Smirnov, which fails by chance once in a million times."""
     (case,) = (c for c in CASES if c.random)
-    run, logits = in_onnxruntime(case), torch.zeros(4000, 2, 2)
+    program = in_onnxruntime(exported(case, strict=False), optimize=True)
+    run, logits = program, torch.zeros(4000, 2, 2)
     one, other = (run(logits)[0][:, 0, 0] for _ in range(2))
     assert not torch.equal(one, other)
     torch.manual_seed(0)

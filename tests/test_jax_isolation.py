@@ -23,7 +23,21 @@ METHODS: dict[str, Callable[..., Any]] = {
     "bitonic_network": functools.partial(nj.sorting_network, kind="bitonic"),
 }
 SHORT = ("lapsum", "sinkhorn_sort", "bitonic_network")  # whose long lists take the matrix
-CASES = [(name, n) for n in (5, 600) for name in METHODS if n < 600 or name not in SHORT]
+ALONE, COPIES = "alone", "among copies"
+
+
+def cases() -> list:
+    """Short lists alone, long ones among copies of themselves: one program instead of two."""
+    long = pytest.mark.long
+    short = [pytest.param(name, 5, ALONE, marks=long) for name in METHODS if name != "neuralsort"]
+    return [
+        ("neuralsort", 5, ALONE),
+        *short,
+        *((name, 5, COPIES) for name in METHODS if name != "neuralsort"),
+        ("neuralsort", 600, COPIES),
+        pytest.param("softsort", 600, COPIES, marks=long),  # the two powers differ in one line
+        ("softsort_squared", 600, COPIES),
+    ]
 
 
 def program_of(name: str) -> Callable[[Lists], list[np.ndarray]]:
@@ -72,11 +86,12 @@ def assert_untouched(found: list[np.ndarray], alone: list[np.ndarray]) -> None:
         assert np.abs(one[known] - other[known]).max() <= ROUNDING * scale
 
 
-@pytest.mark.parametrize(("name", "n"), CASES)
-def test_a_list_does_not_know_its_neighbours(name, n):
-    """A long list is compared among copies of itself, which takes one program instead of two."""
+@pytest.mark.parametrize(("name", "n", "where"), cases())
+def test_a_list_does_not_know_its_neighbours(name, n, where):
     lists, answers = lists_of(n, HOSTILE, torch.float32), program_of(name)
-    assert_untouched(answers(lists), answers(lists.alone() if n == 5 else among_copies(lists)))
+    assert_untouched(
+        answers(lists), answers(lists.alone() if where == ALONE else among_copies(lists))
+    )
 
 
 @pytest.mark.parametrize("n", [5, 40, 600])

@@ -4,6 +4,7 @@ Compiling takes nearly all the time of these tests, so each asks one compiled pr
 it wants to know.
 """
 
+import functools
 import importlib
 import os
 import subprocess
@@ -19,6 +20,7 @@ import torch  # noqa: E402
 
 import neuralsort.jax as ns  # noqa: E402
 from tests import soak  # noqa: E402
+from tests.xla import AS_USERS, BUFFERS_OF_USERS  # noqa: E402
 
 scored = importlib.import_module("neuralsort.jax.relaxations.scored")
 blocks = importlib.import_module("neuralsort.jax.relaxations.engine.blocks")
@@ -89,8 +91,19 @@ def test_long_form_equals_the_dense_one(relax, in_blocks, x64, monkeypatch):
         assert_near(windows[name], value, 4e-12, name)
 
 
-@KERNELS
-def test_gradients_of_the_long_form_are_those_of_the_dense_one(relax, in_blocks, x64, monkeypatch):
+@pytest.mark.parametrize(
+    ("relax", "bandwidth"),
+    [
+        pytest.param(ns.neuralsort, None, marks=pytest.mark.long),  # by random rows in every run
+        (ns.neuralsort, 14),
+        (soft, None),
+        pytest.param(soft, 14, marks=pytest.mark.long),
+    ],
+    ids=["neuralsort", "neuralsort in windows", "softsort", "softsort in windows"],
+)
+def test_gradients_of_the_long_form_are_those_of_the_dense_one(
+    relax, bandwidth, in_blocks, x64, monkeypatch
+):
     def gradients(bandwidth):
         def loss(scores, tau):
             P = relax(scores, tau=tau, bandwidth=bandwidth, mask=MASK)
@@ -100,9 +113,9 @@ def test_gradients_of_the_long_form_are_those_of_the_dense_one(relax, in_blocks,
 
         return jax.jit(jax.grad(loss, argnums=(0, 1)))(jnp.asarray(SCORES), 1e-3)
 
-    ours = *gradients(None), *gradients(14)
+    ours = gradients(bandwidth)
     monkeypatch.setattr(scored, "LONGEST_DENSE", 10**9)
-    for mine, wanted in zip(ours, gradients(None) * 2, strict=True):
+    for mine, wanted in zip(ours, gradients(None), strict=True):
         assert_near(mine, wanted, 1.6e-11, "gradient")
 
 
@@ -111,9 +124,10 @@ def test_gradients_of_the_long_form_are_those_of_the_dense_one(relax, in_blocks,
 
 @KERNELS
 def test_insufficient_bandwidth_is_reported_and_repaired(relax, in_blocks):
+    """To the last bit where XLA compiles as it does for users."""
     scores = jnp.asarray(SCORES[0], jnp.float32)
 
-    @jax.jit
+    @functools.partial(jax.jit, compiler_options=AS_USERS)
     def ask(scores):
         narrow, exact = relax(scores, tau=5.0, bandwidth=3), relax(scores, tau=5.0, bandwidth=40)
         both = [(P.sort(scores), P.log_prob(P.permutation())) for P in (narrow, exact)]
@@ -234,8 +248,14 @@ def test_random_rows_of_random_problems(kind, request):
             assert abs(rank[b, row.items[i]] - mean) <= bound, what + "rank"
 
 
-def test_engine_maps_and_has_every_derivative(in_blocks, x64, monkeypatch):
-    """Under vmap, forwards, and twice: the latter two in blocks of rows."""
+@pytest.mark.parametrize(
+    "twice", [False, pytest.param(True, marks=pytest.mark.long)], ids=["once", "twice"]
+)
+def test_engine_maps_and_has_every_derivative(in_blocks, x64, monkeypatch, twice):
+    """Under vmap, forwards, and twice: the latter two in blocks of rows.
+
+    Twice in `make test-all`; every run has Hessians of both forms in `test_jax_relaxations.py`.
+    """
     scores, x = jnp.asarray(SCORES[:, :20]), jnp.asarray(VALUES[:, :20, 0])
 
     def loss(scores, x, tau):
@@ -248,10 +268,12 @@ def test_engine_maps_and_has_every_derivative(in_blocks, x64, monkeypatch):
     def ask():
         first = jax.vmap(jax.value_and_grad(loss, argnums=(0, 1)), (0, 0, None))(scores, x, 0.1)
         forwards = jax.jvp(sorted_only, (scores[0], 0.1), (x[0], 1.0))[1]
+        if not twice:
+            return first, forwards
         slope = jax.grad(sorted_only, argnums=(0, 1))
         over_reverse = jax.jvp(slope, (scores[0], 0.1), (x[0], 1.0))[1]
-        twice = jax.grad(lambda s: (slope(s, 0.1)[0] * x[1]).sum())(scores[0])
-        return first, forwards, over_reverse, twice
+        over_gradient = jax.grad(lambda s: (slope(s, 0.1)[0] * x[1]).sum())(scores[0])
+        return first, forwards, over_reverse, over_gradient
 
     ours = jax.jit(lambda: ask())()
     monkeypatch.setattr(scored, "LONGEST_DENSE", 10**9)
@@ -285,10 +307,6 @@ def test_rows_beside_a_crowd_of_ties():
 
 
 # -- precision and memory --------------------------------------------------------------------------
-
-
-AS_USERS = {"xla_backend_optimization_level": 3, "xla_llvm_disable_expensive_passes": False}
-"""What XLA does unless it is told otherwise, as the settings of these tests do."""
 
 
 @pytest.fixture(scope="module")
@@ -333,35 +351,39 @@ import neuralsort.jax as ns
 rng = np.random.default_rng(0)
 scores, x = (jnp.asarray(rng.normal(size=s), jnp.float32) for s in (50_000, (50_000, 4)))
 
-def compiled(bandwidth):
-    def loss(scores, x):
-        return ((ns.neuralsort(scores, tau=1.0, bandwidth=bandwidth) @ x) ** 2).sum()
+def loss(scores, x):
+    return ((ns.neuralsort(scores, tau=1.0, bandwidth=1024) @ x) ** 2).sum()
 
-    return jax.jit(jax.value_and_grad(loss, argnums=(0, 1))).lower(scores, x).compile()
-
-every_item = compiled(None).memory_analysis()
-loss, gradients = jax.block_until_ready(compiled(1024)(scores, x))
+program = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
+loss, gradients = jax.block_until_ready(program(scores, x))
 assert np.isfinite(loss) and all(np.isfinite(g).all() and g.any() for g in gradients)
 assert ns.neuralsort(scores, tau=1.0, bandwidth=1024).skipped_mass().max() <= 1e-7
 status = dict(line.split(":") for line in open("/proc/self/status"))
-print(every_item.temp_size_in_bytes, int(status["VmHWM"].split()[0]) * 1024)
+print(int(status["VmHWM"].split()[0]) * 1024)
 """
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc/self/status")
-def test_fifty_thousand_items_take_less_than_two_gibibytes():
-    """Forward and backward under jit, in a process of its own.
-
-    Without a bandwidth, by the compiler's account of its buffers, which hold for any data; with
-    one, by all that the process ever held.
-    """
+def test_fifty_thousand_items_in_windows_take_less_than_two_gibibytes():
+    """Forward and backward under jit: all that a process of its own ever held."""
     script = [sys.executable, "-c", FIFTY_THOUSAND]
     as_users = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     done = subprocess.run(script, capture_output=True, text=True, env=as_users)
     assert done.returncode == 0, done.stderr
-    buffers, process = map(int, done.stdout.split())
+    assert int(done.stdout) < 2**31
+
+
+@pytest.mark.long
+def test_fifty_thousand_items_take_less_than_a_gibibyte():
+    """By the compiler's account of its buffers, which hold for any data; as of a million below."""
+
+    def loss(scores, x):
+        return ((ns.neuralsort(scores, tau=1.0) @ x) ** 2).sum()
+
+    scores, x = (jax.ShapeDtypeStruct(s, jnp.float32) for s in ((50_000,), (50_000, 4)))
+    compiled = jax.jit(jax.value_and_grad(loss, argnums=(0, 1))).lower(scores, x)
+    buffers = compiled.compile(BUFFERS_OF_USERS).memory_analysis().temp_size_in_bytes
     assert 0 < buffers < 2**30
-    assert process < 2**31
 
 
 def test_a_million_items_take_less_than_two_gibibytes():
@@ -372,7 +394,7 @@ def test_a_million_items_take_less_than_two_gibibytes():
 
     million, tau = (jax.ShapeDtypeStruct(s, jnp.float32) for s in ((10**6,), ()))
     compiled = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(million, million, tau)
-    assert 0 < compiled.compile(AS_USERS).memory_analysis().temp_size_in_bytes < 2**31
+    assert 0 < compiled.compile(BUFFERS_OF_USERS).memory_analysis().temp_size_in_bytes < 2**31
 
 
 def test_a_million_items_in_windows_take_less_than_half_a_gibibyte():
@@ -386,5 +408,5 @@ def test_a_million_items_in_windows_take_less_than_half_a_gibibyte():
 
     million = jax.ShapeDtypeStruct((10**6,), jnp.float32)
     for function, most in ((sort, 2**28), (jax.grad(loss, argnums=(0, 1)), 2**29)):
-        compiled = jax.jit(function).lower(million, million).compile(AS_USERS)
+        compiled = jax.jit(function).lower(million, million).compile(BUFFERS_OF_USERS)
         assert 0 < compiled.memory_analysis().temp_size_in_bytes < most

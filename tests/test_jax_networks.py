@@ -42,7 +42,9 @@ def test_networks_compare_what_the_textbook_does_at_every_length(kind):
 
 
 @each_kind
-@pytest.mark.parametrize("n", [22, 44, 139, 300, 700])
+@pytest.mark.parametrize(
+    "n", [22, 44, 139, *(pytest.param(n, marks=pytest.mark.long) for n in (300, 700))]
+)
 def test_networks_sort_permutations(kind, n):
     lists = jnp.asarray([np.random.default_rng(n + i).permutation(n) for i in range(8)], float)
     found = ns.sorting_network(lists, tau=1e-12, kind=kind).sort(lists)
