@@ -527,7 +527,7 @@ def peak_memory(n: int, work: str) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tau", [0.01, 1.0])
+@pytest.mark.parametrize("tau", [pytest.param(0.01, marks=pytest.mark.long), 1.0])
 def test_memory_of_sorting_a_million_items(tau):
     work = f"ns.neuralsort(scores, tau={tau}).sort(scores).square().sum().backward()"
     assert peak_memory(10**6, work) < 1.5 * 2**30
