@@ -108,7 +108,10 @@ class RelaxedPermutation(Matrixlike):
     def _product(self, x: Tensor) -> Tensor:
         """`P @ x` for `(..., n, d)`."""
         matrix = self._matrix()
-        return times_column(matrix, x) if x.shape[-1] == 1 else matmul(matrix, x)
+        # Inductor (torch 2.13) makes code of it that does not compile in one method, sinkhorn_sort.
+        if torch.compiler.is_compiling() or x.shape[-1] != 1:
+            return matmul(matrix, x)
+        return times_column(matrix, x)
 
     def _transposed(self, y: Tensor) -> Tensor:
         """`P.mT @ y` for `(..., n, d)`."""
