@@ -6,6 +6,7 @@ vectors, so that both engines stand under every law.
 
 import functools
 import importlib
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -555,7 +556,11 @@ def test_the_first_rows_of_a_permutation_are_unimodal():
 
 
 @pytest.mark.parametrize("n", [1, 9, 32, 33, 70, 200])
-@pytest.mark.parametrize("relax", [ns.neuralsort, ns.softsort])
+@pytest.mark.parametrize(
+    "relax",
+    [ns.neuralsort, ns.softsort, functools.partial(ns.softsort, power=2.0)],
+    ids=["neuralsort", "softsort", "softsort-squared"],
+)
 def test_ordinary_lists_have_the_derivatives_of_others(relax, n):
     """Short lists of float32 go a way of their own: against float64, which does not."""
     forward = torch.autograd.forward_ad
@@ -583,6 +588,52 @@ def test_ordinary_lists_have_the_derivatives_of_others(relax, n):
                 assert (one - exact).abs().max() <= 2e-5 * scale
 
 
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+@pytest.mark.parametrize("rows", [7, 3])
+def test_short_lists_are_sorted_without_their_matrix_as_with_it(rows, offset):
+    """Values, first and second derivatives and tangents, of scores by themselves and of others."""
+    forward = torch.autograd.forward_ad
+    for itself, tied, tau, batch in (
+        (True, False, 1.0, (3,)),
+        (True, True, 0.4, (2, 2)),
+        (False, False, 1e-3, (3,)),  # where exponentials of logits would overflow
+        (False, True, 1.0, ()),
+    ):
+        scores, other = torch.randn(*batch, 7) + offset, torch.randn(*batch, 7) + offset
+        if tied:
+            scores[..., ::3] = scores[..., :1]
+        upstream, towards = torch.randn(*batch, rows), torch.randn(*batch, 7)
+        found = []
+        for dtype in (torch.float32, torch.float64):
+            s = scores.to(dtype).requires_grad_()
+            x = s if itself else other.to(dtype).requires_grad_()
+            wanted, up = ((s,) if itself else (s, x)), upstream.to(dtype)
+
+            def answer(s: Tensor, x: Tensor, tau=tau) -> Tensor:
+                return ns.neuralsort(s, tau=tau).top(rows).sort(x)
+
+            y = answer(s, x)
+            plain = torch.autograd.grad(y, wanted, up, retain_graph=True)
+            once = torch.autograd.grad(y, wanted, up, create_graph=True)
+            twice = torch.autograd.grad(once[0], wanted, towards.to(dtype))
+            with forward.dual_level():
+                dual = forward.make_dual(scores.to(dtype), towards.to(dtype))
+                tangent = forward.unpack_dual(answer(dual, dual if itself else x)).tangent
+            found.append((y - offset, *plain, *once, *twice, tangent))
+        for one, exact in zip(*found, strict=True):
+            scale = max(exact.abs().max().item(), 1.0)
+            assert (one - exact).abs().max() <= (2e-5 + 1e-7 * offset) * scale
+
+
+def test_a_matrix_that_is_there_is_not_computed_again_to_sort(monkeypatch):
+    P = ns.neuralsort(torch.randn(3, 7))
+    matrix = P.to_dense()
+    monkeypatch.setattr(type(P._kernel), "matrix", None)
+    monkeypatch.setattr(type(P._kernel), "sorted", None)
+    x = torch.randn(3, 7)
+    assert_near(P.sort(x), (matrix @ x.unsqueeze(-1)).squeeze(-1), 1e-6)
+
+
 def test_ties_have_their_gradient_beside_a_list_that_holds_nan():
     scores, upstream = torch.randn(2, 40), torch.randn(2, 40, 40)
     scores[0, ::3] = 0.5
@@ -594,9 +645,15 @@ def test_ties_have_their_gradient_beside_a_list_that_holds_nan():
 
 
 def test_batched_gradients_are_those_of_a_loop():
-    functions = (lambda s: ns.neuralsort(s).to_dense(), ns.fast_soft_rank, ns.fast_soft_sort)
-    scores = torch.randn(40)
-    for function in functions:
+    functions = (
+        lambda s: ns.neuralsort(s).to_dense(),
+        lambda s: ns.neuralsort(s).sort(s),
+        lambda s: ns.softsort(s).to_dense(),
+        ns.fast_soft_rank,
+        ns.fast_soft_sort,
+    )
+    for function, n in itertools.product(functions, (9, 40)):
+        scores = torch.randn(n)
         found, expected = (
             torch.autograd.functional.jacobian(function, scores, vectorize=vectorize)
             for vectorize in (True, False)

@@ -16,7 +16,7 @@ from .engine.chebyshev import chebyshev
 from .engine.differentiate import BandOperator
 from .engine.tiles import SMALLEST, Tiles
 from .neuralsort_matrix import neuralsort_matrix, untie
-from .neuralsort_short import ordinary_matrix
+from .neuralsort_short import ordinary_matrix, ordinary_sort
 from .ordering import Ordered, tie_groups
 from .scored import LONGEST_DENSE, LazyKernel, relaxed
 
@@ -85,6 +85,9 @@ class NeuralSortKernel(LazyKernel):
             return weights.gather(-1, ordered.rank().unsqueeze(-2).expand_as(weights))
         matrix = ordinary_matrix(ordered, dtype, rows)
         return neuralsort_matrix(ordered, dtype, rows) if matrix is None else matrix
+
+    def sorted(self, ordered: Ordered, x: Tensor, rows: int) -> Tensor | None:
+        return ordinary_sort(ordered, x, rows)
 
     def fall(self, ordered: Ordered, place: Tensor) -> Tensor:
         value = _fall_between(ordered.open_gaps, place)

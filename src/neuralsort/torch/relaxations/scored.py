@@ -64,6 +64,10 @@ class Kernel(ABC):
     def matrix(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
         """The first rows of the matrix, columns in the order of the items."""
 
+    def sorted(self, ordered: Ordered, x: Tensor, rows: int) -> Tensor | None:
+        """The product with values x, `(..., rows)`, where there is a shorter way to it."""
+        return None
+
     def memberships(self, ordered: Ordered, k: Tensor) -> Tensor | None:
         """Sums of the first k rows, where there is a shorter way than by the matrix."""
         return None
@@ -203,6 +207,10 @@ class ScorePermutation(RelaxedPermutation):
         out = torch.promote_types(self._dtype, x.dtype)
         x = x.to(working(out))
         scores = self._ordered.scores
+        if self._ordered.mode not in self._matrices:
+            known = self._kernel.sorted(self._ordered, x, self._rows)
+            if known is not None:
+                return known.to(out)
         if known_finite(x) and (scores is x or known_finite(scores)):
             low, high = x.detach().aminmax(dim=-1, keepdim=True)
             common = torch.clamp(torch.zeros_like(low), low, high)

@@ -1,8 +1,10 @@
 """SoftSort: rows weigh items by their distance from the score that belongs there."""
 
 import math
+from typing import Any
 
 import torch
+from numpy import ndarray
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -10,17 +12,17 @@ from ... import _options
 from ..._blur import gaussian, laplace
 from ..._interpolation import softsort_error
 from .. import _checks
-from ..arrays import in_numpy
+from ..arrays import plain
 from ..gradients import straight_through
 from ..permutation import RelaxedPermutation
 from ..softness import temperature
-from ..tracing import stable_sort
 from .engine.bands import REACH, Bands, Sums, outward
 from .engine.blocks import INVERSE_LOG_2, Block, LogitGradient, in_pieces
 from .engine.chebyshev import chebyshev
 from .engine.differentiate import BandOperator
 from .engine.recurrence import recurrence
 from .engine.tiles import Tiles
+from .neuralsort_matrix import to_matrix
 from .ordering import Ordered, share_ties, tie_groups
 from .scored import LazyKernel, relaxed
 
@@ -28,6 +30,8 @@ from .scored import LazyKernel, relaxed
 FAR = 30.0
 # A distance that carries no weight, and whose square is a number in float32.
 ENDLESS = 1e15
+# A unit that has an inverse in float32, and the square of it too.
+TINY = 1e-18
 
 
 def softsort(
@@ -91,10 +95,9 @@ class SoftSortKernel(LazyKernel):
         return ordered.shrink(fall, self.power)
 
     def matrix(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
-        if not ordered.tempered and ordered.mask is None:
-            values = stable_sort(ordered.scores, descending=True)[0].to(dtype)
-            if _apart(values, ENDLESS * ordered.scale()):
-                return self._plain(ordered, values[..., :rows])
+        matrix = self._plain(ordered, dtype, rows)
+        if matrix is not None:
+            return matrix
         row, column = _places(ordered, ordered.distance())
         by_item = column.gather(-1, ordered.rank()).unsqueeze(-2)
         distance = row[..., :rows].unsqueeze(-1) - by_item
@@ -103,15 +106,24 @@ class SoftSortKernel(LazyKernel):
         logits = self._fall(ordered, distance).neg()
         return torch.softmax(logits, -1, dtype=dtype)
 
-    def _plain(self, ordered: Ordered, values: Tensor) -> Tensor:
+    def _plain(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor | None:
         """As the equation has it: a difference of two scores is exact to its last digit.
 
-        Among ties it would not do: their rows are one score, and share its gradient.
+        Among ties it would not do: their rows are one score, and share its gradient. None for
+        these, and where one cannot tell.
         """
-        distance = values.unsqueeze(-1) - ordered.scores.to(values.dtype).unsqueeze(-2)
-        distance = distance if ordered.scale() == 1 else distance / ordered.scale()
-        fall = distance.abs() if self.power == 1 else distance.square()
-        return torch.softmax(-fall, -1)
+        scores, scale = ordered.scores, ordered.scale()
+        if isinstance(scale, Tensor) or scale < TINY or ordered.mask is not None:
+            return None
+        if not plain(scores):
+            return None
+        scores = scores.to(dtype)
+        values, perm = torch.sort(scores.detach(), descending=True)
+        if not _apart(values.numpy(), ENDLESS * scale):
+            return None
+        if rows < ordered.n:
+            values, perm = values[..., :rows], perm[..., :rows]
+        return _Plain.apply(scores, values, perm, scale, self.power)  # pyright: ignore
 
     def fall(self, ordered: Ordered, place: Tensor) -> Tensor:
         rows = place.shape[-1]
@@ -135,12 +147,61 @@ class SoftSortKernel(LazyKernel):
         return ScanOperator(ordered, dtype, rows)
 
 
-def _apart(values: Tensor, largest: float | Tensor) -> bool:
-    """Whether sorted values are known to be no ties, and none as large as this."""
-    x = in_numpy(values)
-    if x is None or not max(x[:, 0].max(), -x[:, -1].min()) < largest:
-        return False
-    return not (x[:, 1:] == x[:, :-1]).any()
+class _Plain(torch.autograd.Function):
+    """`apply(scores, values, perm, scale, power)`, with the scores in order and the order.
+
+    The largest weight of a row is that of its own item, 1, so no maximum has to be looked for.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, scores: Tensor, values: Tensor, perm: Tensor, scale: float, power: float
+    ) -> Tensor:
+        distance = values.unsqueeze(-1) - scores.unsqueeze(-2)
+        fall = distance.abs_() if power == 1 else distance.div_(scale).square_()
+        logits = fall.mul_(-INVERSE_LOG_2 / (scale if power == 1 else 1.0))
+        # What underflows is slow, here and in all that is multiplied by it.
+        least = math.log2(16 * torch.finfo(logits.dtype).tiny)
+        weights = torch.threshold_(logits, least, -torch.inf).exp2_()
+        matrix = weights.div_(weights.sum(-1, keepdim=True))
+        ctx.scale, ctx.power = scale, power
+        ctx.save_for_backward(matrix, scores, values, perm)
+        ctx.save_for_forward(matrix, scores, values, perm)
+        return matrix
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
+        matrix, scores, values, perm = ctx.saved_tensors
+        weighted = matrix * grad
+        total = weighted.sum(-1, keepdim=True)
+        if torch.is_grad_enabled():
+            moved = (weighted - matrix * total) * _slopes(ctx, scores.gather(-1, perm), scores)
+        else:  # in place: to ask for memory takes longer than to compute
+            slopes = _slopes(ctx, values, scores)
+            moved = weighted.addcmul_(matrix, total, value=-1).mul_(slopes)
+        to_scores = moved.sum(-2).scatter_add(-1, perm, moved.sum(-1).neg())
+        to_scores = to_scores if ctx.scale == 1 else to_scores / ctx.scale
+        return to_scores, None, None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:  # pyright: ignore
+        matrix, scores, values, perm = ctx.saved_tensors
+        change = (tangent.unsqueeze(-2) - tangent.gather(-1, perm).unsqueeze(-1)) / ctx.scale
+        return to_matrix(matrix, _slopes(ctx, values, scores) * change)
+
+
+def _slopes(ctx: Any, values: Tensor, scores: Tensor) -> Tensor:
+    """Of falls in the distance of a row's score from an item's, both in units: `(..., rows, n)`."""
+    distance = values.unsqueeze(-1) - scores.unsqueeze(-2)
+    if torch.is_grad_enabled():
+        return distance.sign() if ctx.power == 1 else distance * (2 / ctx.scale)
+    return distance.sign_() if ctx.power == 1 else distance.mul_(2 / ctx.scale)
+
+
+def _apart(values: ndarray, largest: float) -> bool:
+    """Whether values in descending order have no ties, and none is as large as this, or NaN."""
+    falling = values[..., 1:] < values[..., :-1]
+    return bool(falling.all()) and bool(abs(values).max() < largest)
 
 
 def _differences(ordered: Ordered, rows: int) -> Tensor:
