@@ -1,6 +1,7 @@
 """The training engine: resume to the bit, whatever stops a run, and what a plan promises."""
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -347,41 +348,64 @@ def test_tensorboard_logs_are_written_with_a_flag(tmp_path):
     assert list((tmp_path / "logs").glob("events.*"))
 
 
-def in_two_processes(options: list[str]) -> subprocess.CompletedProcess:
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "--"]
-    return subprocess.run(
-        [sys.executable, *launch, "neuralsort.experiments", *options],
+ONE_AFTER_THE_OTHER = """
+import json, sys
+from neuralsort.experiments.cli import main
+
+for options in json.loads(sys.argv[1]):
+    assert main(options) == 0
+    print("--- done", flush=True)
+"""
+
+# The paper's network has no batch norm, so that halves of a batch add up to the whole. Adam makes
+# steps of rounding errors in small gradients, so that it takes float64 to compare.
+LIKE_ONE = ["train", "sort", *TINY, "--steps", "3", "--recipe", "paper", "--tau", "1"]
+LIKE_ONE += ["--precision", "64-true"]
+WITH_BATCH_NORM = ["train", "sort", *TINY, "--steps", "40", "--patience", "1"]
+WITH_BATCH_NORM += ["--checkpoint-seconds", "0.02"]
+
+
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory):
+    """Both runs in the same two processes, which take seconds to start; where, and what is said."""
+    folder = tmp_path_factory.mktemp("two")
+    runs = {"like one": LIKE_ONE, "with batch norm": WITH_BATCH_NORM}
+    options = [
+        [*chosen, "--run", str(folder / name), "--results", str(folder / "results")]
+        for name, chosen in runs.items()
+    ]
+    script = folder / "script.py"
+    script.write_text(ONE_AFTER_THE_OTHER)
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [sys.executable, *launch, str(script), json.dumps(options)],
         capture_output=True,
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         timeout=300,
     )
-
-
-def test_two_processes_train_as_one_with_the_same_batch(tmp_path):
-    """The paper's network has no batch norm, so that halves of a batch add up to the whole."""
-    options = ["train", "sort", *TINY, "--steps", "3", "--recipe", "paper", "--tau", "1"]
-    options += ["--precision", "64-true"]  # Adam makes steps of rounding errors in small gradients
-    options += ["--results", str(tmp_path / "results"), "--run"]
-    assert cli.main([*options, str(tmp_path / "one")]) == 0
-    done = in_two_processes([*options, str(tmp_path / "two")])
     assert done.returncode == 0, done.stderr
-    a, b = (checkpoint.read(tmp_path / name / MODEL)[0] for name in ("one", "two"))
+    return folder, done.stdout
+
+
+def test_two_processes_train_as_one_with_the_same_batch(two_processes, tmp_path):
+    there, _ = two_processes
+    results = ["--results", str(tmp_path / "results")]
+    assert cli.main([*LIKE_ONE, *results, "--run", str(tmp_path / "one")]) == 0
+    a, b = (checkpoint.read(one / MODEL)[0] for one in (tmp_path / "one", there / "like one"))
     assert a.keys() == b.keys()
     for name, tensor in a.items():
         assert torch.allclose(tensor, b[name], rtol=0, atol=1e-10), name
-    _, line = finished(tmp_path / "two")
+    _, line = finished(there / "like one")
     assert line.config["processes"] == 2
 
 
-def test_two_processes_agree_on_checkpoints_and_on_when_to_stop(tmp_path):
+def test_two_processes_agree_on_checkpoints_and_on_when_to_stop(two_processes):
     """With batch norm, whose statistics differ between processes, and clocks that do too."""
-    options = ["train", "sort", *TINY, "--steps", "40", "--patience", "1"]
-    options += ["--checkpoint-seconds", "0.02", "--run", str(tmp_path / "run")]
-    options += ["--results", str(tmp_path / "results")]
-    done = in_two_processes(options)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("exact_match") == 1
+    there, said = two_processes
+    _, line = finished(there / "with batch norm")
+    assert line.config["processes"] == 2
+    assert said.count("exact_match") == 2  # by one process for each of the runs
 
 
 def test_diverging_says_what_to_try(tmp_path):
