@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests import oracle
+from tests.portions import some_of
 
 jax = pytest.importorskip("jax")
 
@@ -100,20 +101,24 @@ def test_values_of_what_takes_no_part_stay_in_their_places(relax):
     scores = jnp.array([inf, -inf, 0.3, inf, -inf])
     ordered = relax(scores, tau=0.5).sort(scores)
     np.testing.assert_allclose(ordered, [inf, inf, 0.3, -inf, -inf], rtol=1e-6)
-    mask = jnp.array([True, True, False])
-    ordered = relax(jnp.array([1.0, 2.0, 3.0]), tau=0.5, mask=mask).sort(jnp.array([1.0, 2.0, nan]))
+    # As many items again: every operation is compiled for every length by itself.
+    mask = jnp.array([True, True, False, False, False])
+    ordered = relax(jnp.arange(5.0), tau=0.5, mask=mask).sort(jnp.array([1.0, 2.0, nan, nan, nan]))
     assert np.isfinite(ordered[:2]).all()
-    assert np.isnan(ordered[2])
+    assert np.isnan(ordered[2:]).all()
 
 
 @TWO_KERNELS
-def test_a_nan_spoils_its_own_list(name, form):
+@pytest.mark.parametrize("all_of_it", some_of([False, True], False))
+def test_a_nan_spoils_its_own_list(name, form, all_of_it):
     @jax.jit
     def run(scores):
         P = METHODS[name](scores, tau=0.5)
         grad = jax.grad(lambda s: (METHODS[name](s, tau=0.5) @ VALUES).sum())(scores)
-        values = P.to_dense(), P @ VALUES, P.mT @ VALUES, P.rank(), P.entropy()
-        return (*values, P.log_prob(P.permutation()), grad), P.is_unimodal()
+        values = [P @ VALUES, P.rank(), P.log_prob(P.permutation()), grad]
+        if all_of_it or form == "dense":
+            values += [P.to_dense(), P.mT @ VALUES, P.entropy()]
+        return values, P.is_unimodal()
 
     found, unimodal = run(SCORES.at[0, 3].set(jnp.nan))
     for value, wanted in zip(found, run(SCORES)[0], strict=True):
@@ -131,8 +136,17 @@ def test_temperature_zero_is_the_hard_permutation():
     np.testing.assert_allclose(some[1], oracle.neuralsort([2.0, 2.0, 5.0], 1.0), atol=1e-6)
 
 
-@pytest.mark.parametrize("relax", [ns.neuralsort, ns.sinkhorn_sort])
-@pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 4), (1,)])
+SHAPES = ((0,), (3, 0), (0, 4), (1,))
+
+
+@pytest.mark.parametrize(
+    ("relax", "shape"),
+    some_of(
+        [(relax, shape) for relax in (ns.neuralsort, ns.sinkhorn_sort) for shape in SHAPES],
+        *((ns.neuralsort, shape) for shape in SHAPES),
+        *((ns.sinkhorn_sort, shape) for shape in ((3, 0), (1,))),
+    ),
+)
 def test_empty_and_single_lists(shape, relax):
     scores = jnp.ones(shape)
     P = relax(scores)
@@ -328,7 +342,8 @@ def test_straight_through_gradients_of_the_first_places_are_those_of_the_relaxed
 
 def test_sinkhorn_sort_is_the_oracle_s():
     scores = [0.5, 2.0, 1.0, 1.5]
-    ours = ns.sinkhorn_sort(jnp.array(scores), tau=0.8, iterations=6).to_dense()
+    relax = jax.jit(lambda s: ns.sinkhorn_sort(s, tau=0.8, iterations=6).to_dense())
+    ours = relax(jnp.array(scores))
     np.testing.assert_allclose(ours, oracle.sinkhorn_sort(scores, 0.8, 6), atol=1e-6)
 
 
