@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.frameworks import assert_same, jax, jnp, nj, nt, numpy_of, of, quick_jit
+from tests.portions import some_of
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -41,23 +42,16 @@ KEYS: dict[str, Any] = {
 
 each_operator = pytest.mark.parametrize("name", OPERATORS)
 
-OF_LONG_LISTS = ("softsort", "mask", "hard", "straight-through", "transpose")
-"""Which every run looks at in the form for long lists too: the others are made of these."""
 
-each_operator_and_form = pytest.mark.parametrize(
-    ("length", "name"),
-    [
-        pytest.param(
-            form,
-            name,
-            id=f"{form}-{name}",
-            marks=() if form == "dense" or name in OF_LONG_LISTS else pytest.mark.long,
-        )
-        for form in ("dense", "matrix-free")
-        for name in OPERATORS
-    ],
-    indirect=["length"],
-)
+def each_operator_and_form(*of_long_lists: str) -> pytest.MarkDecorator:
+    """Every run has all operators in dense form, and these in the form for long lists."""
+    cases = [(form, name) for form in ("dense", "matrix-free") for name in OPERATORS]
+    every_run = [case for case in cases if case[0] == "dense" or case[1] in of_long_lists]
+    return pytest.mark.parametrize(
+        ("length", "name"), some_of(cases, *every_run), indirect=["length"]
+    )
+
+
 each_form = pytest.mark.parametrize("length", ["dense", "matrix-free"], indirect=True)
 
 
@@ -71,7 +65,7 @@ def matrix_of(x: Any) -> np.ndarray:
     return numpy_of(x.to_dense() if hasattr(x, "to_dense") else x)
 
 
-@each_operator_and_form
+@each_operator_and_form("softsort", "mask", "hard", "straight-through", "transpose")
 def test_entries_are_those_of_pytorch(name, length):
     """All in one program: compiling takes nearly all the time."""
     theirs = OPERATORS[name](nt, of(nt, SCORES))
@@ -98,16 +92,16 @@ def test_entries_without_a_compiler_are_the_same():
 
 @each_operator
 def test_shapes_and_arrays(name):
-    P = OPERATORS[name](nj, of(nj, SCORES))
+    P = quick_jit(lambda scores: OPERATORS[name](nj, scores))(of(nj, SCORES))
     matrix = P.to_dense()
     assert (P.ndim, P.size, P.shape) == (matrix.ndim, matrix.size, matrix.shape)
     assert np.array_equal(np.asarray(P), np.asarray(matrix))
     assert np.asarray(P, np.float32).dtype == np.float32
 
 
-@each_operator_and_form
+@each_operator_and_form("softsort", "transpose")
 def test_products_from_the_left(name, length):
-    rows = OPERATORS[name](nj, of(nj, SCORES)).shape[-2]
+    rows = OPERATORS[name](nt, of(nt, SCORES)).shape[-2]
     rng = np.random.default_rng(1)
     payloads = [rng.normal(size=(*shape, rows)) for shape in ((), (4,), (3, 4))]
 
@@ -123,7 +117,7 @@ def test_products_from_the_left(name, length):
         assert_same(np.asarray(of_numpy), expected, TOLERANCE, "NumPy's array")
 
 
-@each_operator_and_form
+@each_operator_and_form("softsort", "mask")
 def test_products_of_operators_are_those_of_pytorch(name, length):
     if name == "transpose":
         return
@@ -152,12 +146,19 @@ def test_a_row_under_jit_and_grad(length):
     def row(s: Any, i: Any) -> Any:
         return nj.neuralsort(s, tau=0.5)[i, :]
 
-    scores = of(nj, SCORES[0, 0])
-    expected = nj.neuralsort(scores, tau=0.5).to_dense()
-    assert_same(np.asarray(jax.jit(row)(scores, 3)), np.asarray(expected[3]), TOLERANCE, "jit")
-    weights = jnp.arange(7.0)
-    one = jax.grad(lambda s: row(s, 3) @ weights)(scores)
-    other = jax.grad(lambda s: nj.neuralsort(s, tau=0.5).to_dense()[3] @ weights)(scores)
+    def row_of_matrix(s: Any, i: Any) -> Any:
+        return nj.neuralsort(s, tau=0.5).to_dense()[i]
+
+    @jax.jit
+    def both(scores: Any, i: Any) -> Any:
+        def derived(s: Any, take: Any) -> Any:
+            row = take(s, i)
+            return row @ jnp.arange(7.0), row
+
+        return [jax.grad(derived, has_aux=True)(scores, take) for take in (row, row_of_matrix)]
+
+    (one, found), (other, expected) = both(of(nj, SCORES[0, 0]), 3)
+    assert_same(np.asarray(found), np.asarray(expected), TOLERANCE, "jit")
     assert_same(np.asarray(one), np.asarray(other), TOLERANCE, "gradient")
 
 
