@@ -15,8 +15,8 @@ from torch.export import Dim
 import neuralsort.torch as ns
 from neuralsort.torch import registry
 
-LARGEST = 8
-"""The length up to which networks are exported."""
+LARGEST, LARGEST_IN_PART = 8, 4
+"""The lengths up to which networks are exported: three layers in place of six."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class Case:
     function: Callable[..., Any]
     make: Callable[[int, int], tuple[Tensor, ...]]
     shapes: tuple[str, ...]  # of the inputs: a letter per dimension, b and n are dynamic
-    part: Callable[..., Any] | None = None  # asks less: strictly exported and ONNX in every run
+    part: Callable[..., Any] | None = None  # asks less, or takes fewer steps, in every run
     random: bool = False
-    laid_out: bool = False  # for a largest length, which has to be stated
+    laid_out: int | None = None  # for a largest length, which has to be stated
 
     def module(self) -> torch.nn.Module:
         case = self
@@ -45,11 +45,18 @@ class Case:
         return Asked()
 
     def in_part(self) -> "Case":
-        return replace(self, function=self.part or self.function)
+        largest = self.laid_out and LARGEST_IN_PART
+        return replace(self, function=self.part or self.function, laid_out=largest)
+
+    def sizes(self) -> tuple[tuple[int, int], ...]:
+        """As `(batch, n)`: what the export sees, and what it does not."""
+        if self.laid_out == LARGEST_IN_PART:
+            return (3, 4), (5, 3), (2, 4)
+        return (3, 6), (5, 8), (2, 3)
 
     def dynamic(self) -> tuple:
         """Which dimensions are dynamic."""
-        n = Dim("n", min=3, max=LARGEST) if self.laid_out else Dim.DYNAMIC
+        n = Dim("n", min=3, max=self.laid_out) if self.laid_out else Dim.DYNAMIC
         letters = {"b": Dim.DYNAMIC, "n": n}
         return tuple({i: letters[c] for i, c in enumerate(s) if c in letters} for s in self.shapes)
 
@@ -89,7 +96,12 @@ def _ask(function: Callable[..., Any], scores: Tensor, order: Tensor) -> tuple[T
 
 def _ask_less(function: Callable[..., Any], scores: Tensor, order: Tensor) -> tuple[Tensor, ...]:
     P = function(scores, tau=0.5)
-    return P.sort(scores), P.log_prob(order), P.permutation()
+    of_order = [P.log_prob(order)] if function is ns.neuralsort else []  # much alike in all methods
+    return P.sort(scores), P.permutation(), *of_order
+
+
+FEW_STEPS = {"iterations": 2}
+"""Of the methods that balance a matrix: each step is some twenty operations to export."""
 
 
 def _methods() -> list[Case]:
@@ -98,20 +110,27 @@ def _methods() -> list[Case]:
         if method.gives == "values":
             cases.append(Case(method.name, method.function, _lists, ("bn",)))
         elif method.takes == "scores":
-            ask, part = (functools.partial(f, method.function) for f in (_ask, _ask_less))
-            network = method.name.endswith("network")
-            cases.append(Case(method.name, ask, _listed, ("bn", "bn"), part, laid_out=network))
+            ask = functools.partial(_ask, method.function)
+            steps = FEW_STEPS if method.name == "sinkhorn_sort" else {}
+            quick = functools.partial(method.function, **steps) if steps else method.function
+            part = functools.partial(_ask_less, quick)
+            largest = LARGEST if method.name.endswith("network") else None
+            cases.append(Case(method.name, ask, _listed, ("bn", "bn"), part, laid_out=largest))
         else:
 
             def answer(logits: Tensor, function: Callable[..., Any] = method.function) -> tuple:
                 P = function(logits, tau=0.5)
                 return P.to_dense(), P @ logits[..., :2], P.mT @ logits[..., :2], P.entropy()
 
+            part = functools.partial(
+                answer, function=functools.partial(method.function, **FEW_STEPS)
+            )
+
             def make(batch: int, n: int) -> tuple[Tensor, ...]:
                 return (torch.randn(batch, n, n),)
 
             drawn = method.name.startswith("gumbel")
-            cases.append(Case(method.name, answer, make, ("bnn",), random=drawn))
+            cases.append(Case(method.name, answer, make, ("bnn",), part, random=drawn))
     return cases
 
 
@@ -196,7 +215,6 @@ def _modules() -> list[Case]:
     def some_losses(scores: Tensor, relevance: Tensor) -> tuple[Tensor, ...]:
         by_type = {type(loss): loss for loss in RELEVANCE_LOSSES}
         return (
-            by_type[ns.nn.NeuralNDCG](scores, relevance),
             by_type[ns.nn.LambdaLoss](scores, relevance),
             by_type[ns.nn.SmoothAPLoss](scores, relevance > 0),
         )
