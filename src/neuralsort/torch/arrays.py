@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import torch
 from numpy import ndarray
 from torch import Tensor
@@ -85,6 +86,26 @@ def in_numpy(lists: Tensor) -> ndarray | None:
         return None
     values = lists.detach().to(torch.float32).numpy(force=True)
     return values.reshape(-1, lists.shape[-1])
+
+
+def sorted_in_numpy(x: ndarray, descending: bool) -> tuple[ndarray, ndarray]:
+    """Lists of float32 `(lists, n)` in order, and the item at each position; ties keep theirs.
+
+    Several times as fast as `torch.sort`: every value and its index are packed into one whole
+    number, with the value in front, and NumPy sorts these in vectors. Zeros lose their sign. A NaN
+    may come first or last, as its sign has it.
+    """
+    bits = (x + numpy.float32(0)).view(numpy.int32)  # one zero for both
+    # As whole numbers, floats below 0 are in the wrong order. Their own bits turned over, they are
+    # in the right one; all bits turned over, the order is the other way round.
+    key = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    packed = (~key if descending else key).astype(numpy.int64) << 32
+    packed |= numpy.arange(x.shape[-1])
+    packed.sort(-1)
+    key = (packed >> 32).astype(numpy.int32)
+    key = ~key if descending else key
+    packed &= 0xFFFFFFFF
+    return (key ^ ((key >> 31) & 0x7FFFFFFF)).view(numpy.float32), packed
 
 
 def gradient_in_numpy(grad: Tensor) -> ndarray | None:

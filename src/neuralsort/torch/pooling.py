@@ -13,7 +13,7 @@ import torch
 from numpy import ndarray
 from torch import Tensor
 
-from .arrays import gradient_in_numpy, in_numpy
+from .arrays import gradient_in_numpy, in_numpy, sorted_in_numpy
 
 # Numbers up to this size are subtracted in float64 and lose nothing that float32 would keep.
 LARGEST = 1e7
@@ -34,8 +34,8 @@ def ordinary(lists: Tensor, unit: Any) -> ndarray | None:
 def soft_ranks(lists: Tensor, x: ndarray, unit: float, descending: bool) -> Tensor | None:
     """Ranks of lists `(..., n)` from 1, the smallest first or the largest."""
     unit = -unit if descending else unit
-    order = _order(x if descending else -x)
-    s = x.take(order).astype(numpy.float64)
+    s, order = _sorted(x, descending=not descending)
+    s = s.astype(numpy.float64)
     s /= unit
     blocks = _Blocks.of(s - numpy.arange(s.shape[-1], 0, -1))
     return blocks and _Ranks.apply(lists, s, order, blocks, unit)  # pyright: ignore
@@ -44,17 +44,18 @@ def soft_ranks(lists: Tensor, x: ndarray, unit: float, descending: bool) -> Tens
 def soft_values(lists: Tensor, x: ndarray, unit: float, descending: bool) -> Tensor | None:
     """Values of lists `(..., n)` in ascending or descending order."""
     sign = 1 if descending else -1
-    order = _order(-sign * x, kind="stable")  # the derivative tells ties apart
+    s, order = _sorted(x, descending)
     target = numpy.arange(x.shape[-1], 0, -1) / unit
-    blocks = _Blocks.of(target - sign * x.take(order).astype(numpy.float64))
+    blocks = _Blocks.of(target - sign * s.astype(numpy.float64))
     return blocks and _Values.apply(lists, sign * target, order, blocks, sign)  # pyright: ignore
 
 
-def _order(x: ndarray, kind: Any = None) -> ndarray:
-    """Where the items of lists in ascending order stand among all items, `(lists, n)`."""
-    order = x.argsort(-1, kind=kind)
-    order += x.shape[-1] * numpy.arange(len(x))[:, None]
-    return order
+def _sorted(x: ndarray, descending: bool) -> tuple[ndarray, ndarray]:
+    """Lists in order, and where their items stand among all items: `(lists, n)` each."""
+    values, order = sorted_in_numpy(x, descending)
+    if len(x) > 1:
+        order += x.shape[-1] * numpy.arange(len(x))[:, None]
+    return values, order
 
 
 class _Blocks:

@@ -4,13 +4,21 @@
 binary search. For short lists all of them are comparisons of every item with every other.
 """
 
+from typing import Any
+
+import numpy
 import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import has_static_value, statically_known_true
 from torch.nn.functional import pad
 
+from .arrays import in_numpy, plain, sorted_in_numpy
+
 # A largest length that was stated is heeded up to here.
 LONGEST = 512
+# So many numbers are sorted faster by NumPy, with all that has to be done around it.
+MANY = 4096
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 # No list is longer in a program that compares every item with every other.
 FARTHEST = 1 << 16
 
@@ -44,9 +52,43 @@ def room_for(n: int) -> int:
 
 def stable_sort(x: Tensor, *, descending: bool = False) -> tuple[Tensor, Tensor]:
     """Sorted values and their indices, `(..., n)` each; ties keep their order, a NaN is largest."""
-    if not exporting():
-        return torch.sort(x, dim=-1, descending=descending, stable=True)
-    return _count_and_place(x, descending)
+    if exporting():
+        return _count_and_place(x, descending)
+    known = _sorted_fast(x, descending)
+    return torch.sort(x, dim=-1, descending=descending, stable=True) if known is None else known
+
+
+def _sorted_fast(x: Tensor, descending: bool) -> tuple[Tensor, Tensor] | None:
+    """The same for many numbers of float32 or shorter on the CPU, where none is NaN; else None."""
+    if not plain(x) or x.numel() < MANY or x.dtype not in FLOATS:
+        return None
+    lists = in_numpy(x)
+    assert lists is not None
+    values, perm = sorted_in_numpy(lists, descending)
+    if numpy.isnan(values[:, [0, -1]]).any():
+        return None
+    values, perm = (torch.from_numpy(one).view(x.shape) for one in (values, perm))
+    return _Sorted.apply(x, values.to(x.dtype), perm), perm  # pyright: ignore
+
+
+class _Sorted(torch.autograd.Function):
+    """Values in an order that is known: `apply(x, values, perm)`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, values: Tensor, perm: Tensor) -> Tensor:
+        ctx.save_for_backward(perm)
+        ctx.save_for_forward(perm)
+        return values.view_as(values)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore
+        (perm,) = ctx.saved_tensors
+        return torch.empty_like(grad).scatter(-1, perm, grad), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:  # pyright: ignore
+        (perm,) = ctx.saved_tensors
+        return tangent.gather(-1, perm)
 
 
 def _count_and_place(x: Tensor, descending: bool) -> tuple[Tensor, Tensor]:

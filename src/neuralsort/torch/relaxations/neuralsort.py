@@ -11,7 +11,7 @@ from ..permutation import RelaxedPermutation
 from ..softness import temperature
 from .engine.bands import REACH, Bands, Sums, outward
 from .engine.between import all_falls, fall_between
-from .engine.blocks import INVERSE_LOG_2, Block, LogitGradient, in_pieces
+from .engine.blocks import INVERSE_LOG_2, Block, LogitGradient, Workspace, combined, in_pieces
 from .engine.chebyshev import chebyshev
 from .engine.differentiate import BandOperator
 from .engine.tiles import SMALLEST, Tiles
@@ -178,7 +178,9 @@ class NeuralSortBands(Bands):
         inside = tiles.inner[level].view_as(near)
         return (size * inside <= REACH) & (size * near <= REACH / 2) & (size * around <= REACH)
 
-    def block(self, gaps: Tensor, size: int, left: int, dtype: torch.dtype) -> Block:
+    def block(
+        self, gaps: Tensor, size: int, left: int, dtype: torch.dtype, space: Workspace | None = None
+    ) -> Block:
         centre = left + size // 2
         index = torch.arange(gaps.shape[1], dtype=gaps.dtype, device=gaps.device)
         ranks = 2 * (index - centre + 1).abs()
@@ -197,7 +199,7 @@ class NeuralSortBands(Bands):
         slope, base = in_pieces(slope) * INVERSE_LOG_2, in_pieces(base) * INVERSE_LOG_2
         if size == SMALLEST:  # neighbouring rows may differ without bound: float64, from the peak
             above = peak.unsqueeze(-1) * INVERSE_LOG_2
-            exponent = torch.addcmul(base - above, 2 * row.unsqueeze(-1), slope)
+            exponent = combined(base - above, 2 * row.unsqueeze(-1), slope, space)
             if apart:
                 room = pad((gaps == HIDDEN)[:, :-1].cumsum(1), (1, 0))
                 exponent.masked_fill_(room[:, None, own, None] != in_pieces(room), -torch.inf)
@@ -206,7 +208,7 @@ class NeuralSortBands(Bands):
         if size > self.nodes:
             node, interpolate = self._interpolation(row, dtype)
         node = (2 * node).unsqueeze(-1).to(dtype)
-        exponent = torch.addcmul(base.to(dtype), node, slope.to(dtype))
+        exponent = combined(base.to(dtype), node, slope.to(dtype), space)
         return Block(exponent.exp2_(), interpolate, left, peak.to(dtype))
 
     def _interpolation(self, row: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

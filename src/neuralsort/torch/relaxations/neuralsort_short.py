@@ -31,6 +31,8 @@ PAIRWISE = 32
 
 def ordinary_matrix(ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor | None:
     """The first rows of the matrix, `(..., rows, n)`; None for lists that are not ordinary."""
+    if not plain(ordered.scores):
+        return None
     if ordered.n <= PAIRWISE:
         low = _logits_are_low(ordered, dtype, rows)
         return None if low is None else _pairwise(ordered, rows, low)
@@ -49,6 +51,8 @@ def ordinary_sort(ordered: Ordered, x: Tensor, rows: int) -> Tensor | None:
     In float64, so that what all values have in common need not be taken out.
     """
     scores, tau = ordered.scores, ordered.tau
+    if not plain(scores):
+        return None
     if ordered.n > PAIRWISE or isinstance(tau, Tensor) or x.shape != scores.shape:
         return None
     if forward_ad._current_level >= 0:  # tangents go by the matrix
@@ -63,8 +67,6 @@ def _logits_are_low(ordered: Ordered, dtype: torch.dtype, rows: int) -> bool | N
     """Whether logits of lists compared pair by pair are below `HIGHEST`; None if not ordinary."""
     scores, scale = ordered.scores, _least(ordered)
     if dtype is not torch.float32 or ordered.mask is not None or scale is None or not rows:
-        return None
-    if not plain(scores):
         return None
     largest = float(torch.linalg.vector_norm(scores.detach(), math.inf))
     if not largest < WIDEST * scale / ordered.n**2:
@@ -169,7 +171,7 @@ def _weights(scores: Tensor, tau: float, rows: int, low: bool) -> tuple[Tensor, 
     Torch's softmax of so short rows would take as long as all the rest.
     """
     n = scores.shape[-1]
-    s = scores.to(torch.float64)
+    s = scores.to(torch.float64).contiguous()
     s = s if s.dim() == 2 else s.reshape(-1, n)
     s = s if tau == 1 else s / tau
     row = s.unsqueeze(1)

@@ -208,6 +208,7 @@ class ScorePermutation(RelaxedPermutation):
         x = x.to(working(out))
         scores = self._ordered.scores
         if self._ordered.mode not in self._matrices:
+            self._ordered.check_unchanged()
             known = self._kernel.sorted(self._ordered, x, self._rows)
             if known is not None:
                 return known.to(out)

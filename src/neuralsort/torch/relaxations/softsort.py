@@ -17,7 +17,7 @@ from ..gradients import straight_through
 from ..permutation import RelaxedPermutation
 from ..softness import temperature
 from .engine.bands import REACH, Bands, Sums, outward
-from .engine.blocks import INVERSE_LOG_2, Block, LogitGradient, in_pieces
+from .engine.blocks import INVERSE_LOG_2, Block, LogitGradient, Workspace, in_pieces
 from .engine.chebyshev import chebyshev
 from .engine.differentiate import BandOperator
 from .engine.recurrence import recurrence
@@ -112,12 +112,13 @@ class SoftSortKernel(LazyKernel):
         Among ties it would not do: their rows are one score, and share its gradient. None for
         these, and where one cannot tell.
         """
-        scores, scale = ordered.scores, ordered.scale()
-        if isinstance(scale, Tensor) or scale < TINY or ordered.mask is not None:
+        scores = ordered.scores
+        if not plain(scores) or ordered.tempered or ordered.mask is not None:
             return None
-        if not plain(scores):
+        scale = float(ordered.scale())
+        if scale < TINY:
             return None
-        scores = scores.to(dtype)
+        scores = scores.to(dtype).contiguous()
         values, perm = torch.sort(scores.detach(), descending=True)
         if not _apart(values.numpy(), ENDLESS * scale):
             return None
@@ -341,7 +342,9 @@ class SoftSortBands(Bands):
     def fits(self, tiles: Tiles, level: int) -> Tensor:
         return tiles.inner[level] <= REACH / 2
 
-    def block(self, gaps: Tensor, size: int, left: int, dtype: torch.dtype) -> Block:
+    def block(
+        self, gaps: Tensor, size: int, left: int, dtype: torch.dtype, space: Workspace | None = None
+    ) -> Block:
         centre = left + size // 2
         slope = outward(gaps, centre).unsqueeze(1)  # (B, 1, W)
         slope[..., :centre].neg_()

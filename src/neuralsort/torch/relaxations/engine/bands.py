@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from ...._interpolation import fewest_nodes
-from .blocks import LONGEST_SUM, SMALLEST_PIECE, Block, LogitGradient
+from .blocks import LONGEST_SUM, SMALLEST_PIECE, Block, LogitGradient, Workspace
 from .tiles import SMALLEST, Tiles
 
 # Entries of the largest temporary: few enough to stay in cache, enough to keep the cores busy.
@@ -203,8 +203,13 @@ class Bands(ABC):
         """The gaps as blocks are to see them, `(lists, n)`: those that nothing passes, harmless."""
 
     @abstractmethod
-    def block(self, gaps: Tensor, size: int, left: int, dtype: torch.dtype) -> Block:
-        """Weights of a batch of blocks from the gaps seen in their windows, (B, W)."""
+    def block(
+        self, gaps: Tensor, size: int, left: int, dtype: torch.dtype, space: Workspace | None = None
+    ) -> Block:
+        """Weights of a batch of blocks from the gaps seen in their windows, (B, W).
+
+        In `space` if that is given: then they last until the next ones are made.
+        """
 
     # -- the sweep -----------------------------------------------------------------------------
 
@@ -267,23 +272,25 @@ class Bands(ABC):
         return self._batches[key]
 
     def _made(self, level: Level, batches: list[Batch], seen: Tensor) -> Iterator[Block]:
-        """Their weights, one batch after the other: kept ones, or made anew."""
-        tiles = None
+        """Their weights, one batch after the other: kept ones, or made anew in one place."""
+        tiles, space = None, Workspace()
         for batch in batches:
             block = batch.made
             if block is None:
                 if tiles is None:
                     tiles = level.by_tile(seen, self.hiding)
                 gaps = _windowed(tiles, batch.window).squeeze(1)
+                entries = gaps.numel() * min(level.size, self.nodes)
+                used_up = None if entries <= self._room else space
                 if batch.norm is not None:
-                    block = self.block(gaps, level.size, batch.left, batch.norm.dtype)
+                    block = self.block(gaps, level.size, batch.left, batch.norm.dtype, used_up)
                     block.norm = batch.norm
                 else:
-                    block = self.block(gaps, level.size, batch.left, self.dtype)
+                    block = self.block(gaps, level.size, batch.left, self.dtype, used_up)
                     if block.lopsided():
                         block = self.block(gaps, level.size, batch.left, gaps.dtype)
                     batch.norm = block.norm
-                if block.entries <= self._room:
+                if used_up is None and block.entries <= self._room:
                     self._room -= block.entries
                     batch.made = block
             yield block

@@ -19,6 +19,32 @@ INVERSE_LOG_2 = 1 / math.log(2)
 LOPSIDED = 16.0
 
 
+class Workspace:
+    """Memory for what is made and used up again and again in a sweep.
+
+    It is asked for once: to ask for as much anew takes longer than to fill it.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[torch.dtype, Tensor] = {}
+
+    def empty(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """A tensor of this shape, and of the kind of another, in place of the one before."""
+        count = math.prod(shape)
+        held = self._held.get(like.dtype)
+        if held is None or held.numel() < count:
+            held = self._held[like.dtype] = like.new_empty(count)
+        return held[:count].view(shape)
+
+
+def combined(a: Tensor, b: Tensor, c: Tensor, space: Workspace | None) -> Tensor:
+    """`a + b * c`, in that space if there is one."""
+    if space is None:
+        return torch.addcmul(a, b, c)
+    shape = torch.broadcast_shapes(a.shape, b.shape, c.shape)
+    return torch.addcmul(a, b, c, out=space.empty(shape, a))
+
+
 @dataclass
 class Block:
     """A batch of B blocks of S rows, each with a window of W columns, expanded about a centre."""
