@@ -18,6 +18,7 @@ pytest.importorskip("lightning_fabric", reason="needs the extra `experiments`")
 from neuralsort.experiments import cli, record
 from neuralsort.experiments.reproduction import command, ray_tasks
 from neuralsort.experiments.reproduction.cells import Cell
+from neuralsort.experiments.reproduction.queue import Queue
 from neuralsort.experiments.studies.running import MODEL, finished
 from neuralsort.experiments.training import checkpoint
 from neuralsort.experiments.training.trainer import CHECKPOINT, Interrupted
@@ -55,6 +56,37 @@ def test_a_folder_that_machines_do_not_share_is_told(tmp_path, monkeypatch, caps
     workers.running["task"] = cell, 1.0
     assert workers.ended() == [(cell, False)]
     assert "Give a --runs-dir and --results that all machines share" in capsys.readouterr().err
+
+
+def test_ctrl_c_asks_every_run_for_its_checkpoint_and_waits(tmp_path):
+    """On a cluster: at the end of this file, in `make test-all`."""
+    cancelled, waited = [], []
+
+    def wait(tasks, *, num_returns, timeout):
+        if not cancelled:
+            raise KeyboardInterrupt
+        assert num_returns == len(tasks)
+        assert timeout == ray_tasks.STOP_SECONDS
+        waited.extend(tasks)
+
+    class Task:
+        def options(self, *, num_cpus):
+            return self
+
+        def remote(self, cell):
+            return cell.folder.name
+
+    ray = SimpleNamespace(
+        remote=lambda **options: lambda function: Task(),
+        cluster_resources=lambda: {"CPU": 2},
+        nodes=lambda: [{"Alive": True, "Resources": {"CPU": 2}}],
+        wait=wait,
+        cancel=cancelled.append,
+    )
+    cells = [tiny(tmp_path, method=name).chooser for name in ("neuralsort", "softsort")]
+    with pytest.raises(Interrupted):
+        Queue(cells, ray_tasks.RayTasks(ray)).run()
+    assert cancelled == waited == ["neuralsort-short", "softsort-short"]
 
 
 def test_workers_have_the_settings_of_this_process(monkeypatch):
@@ -141,11 +173,29 @@ def without_times(facts: Any) -> Any:
     return [without_times(one) for one in facts] if isinstance(facts, list) else facts
 
 
-def long(end: str) -> Any:
-    return pytest.param(end, marks=pytest.mark.long)
+def test_a_worker_that_is_killed_changes_no_line(cluster, tmp_path, monkeypatch, capfd):
+    """One run on one node: every run, and every worker in place of one, takes seconds to start."""
+    config = tiny(tmp_path, method="softsort").config
+    cells = [Cell("sort", replace(config, tau=(1.0,), steps=60, checkpoint_seconds=0.0))]
+    reproduce(monkeypatch, tmp_path / "here", cells, None)
+    checkpoints = [tmp_path / "ray" / "runs" / "softsort-0" / CHECKPOINT]
+    raylet = cluster.head_node.all_processes["raylet"][0].process.pid
+    ended = []
+
+    def end_it() -> None:
+        worker, file = worker_of(raylet, checkpoints)
+        os.kill(worker, signal.SIGKILL)
+        ended.append(file)
+
+    ending = threading.Thread(target=end_it)
+    ending.start()
+    reproduce(monkeypatch, tmp_path / "ray", cells, cluster.address)
+    ending.join()
+    assert_same_lines(tmp_path, ended, capfd.readouterr().out, ["softsort-0"])
 
 
-@pytest.mark.parametrize("end", ["worker is killed", long("worker is told"), long("node dies")])
+@pytest.mark.long
+@pytest.mark.parametrize("end", ["worker is killed", "worker is told", "node dies"])
 def test_an_end_in_the_middle_changes_no_line(end, cluster, second, tmp_path, monkeypatch, capfd):
     """Two runs at a time, one on either node; a third takes the temperature that one chose."""
     often = {"steps": 150, "checkpoint_seconds": 0.0}
@@ -171,10 +221,15 @@ def test_an_end_in_the_middle_changes_no_line(end, cluster, second, tmp_path, mo
     ending.start()
     reproduce(monkeypatch, tmp_path / "ray", cells, cluster.address)
     ending.join()
+    names = ["neuralsort-short", "neuralsort-0", "softsort-0"]
+    assert_same_lines(tmp_path, ended, capfd.readouterr().out, names)
+
+
+def assert_same_lines(tmp_path: Path, ended: list[Path], said: str, names: list[str]) -> None:
+    """What the cluster did, in which a run was ended, is what one process did."""
     (file,) = ended
     assert len(checkpoint.read(file)[1]["sittings"]) == 2, "it did not go on from its checkpoint"
-    said = capfd.readouterr().out
-    assert said.count("3 runs to do, 0 done before.") == 2
+    assert said.count(f"{len(names)} runs to do, 0 done before.") == 2
     assert said.count("(0 runs left, about 0 minutes)") == 2
     here, there = (
         sorted(
@@ -183,13 +238,14 @@ def test_an_end_in_the_middle_changes_no_line(end, cluster, second, tmp_path, mo
         )
         for name in ("here", "ray")
     )
-    assert len(here) == 3
+    assert len(here) == len(names)
     assert here == there
-    for name in ("neuralsort-short", "neuralsort-0", "softsort-0"):
+    for name in names:
         one, same = (finished(tmp_path / way / "runs" / name)[0] for way in ("here", "ray"))
         assert all((one[key] == same[key]).all() for key in one)
 
 
+@pytest.mark.long
 def test_ctrl_c_leaves_checkpoints_on_the_cluster(cluster, tmp_path, monkeypatch):
     """Runs write none on the way, but at the end of each temperature; stopped in the second one."""
     config = tiny(tmp_path).chooser.config

@@ -1,5 +1,6 @@
 """The queue of runs behind the report: which, in what order, and what may happen to it."""
 
+import multiprocessing
 import os
 import pickle
 import signal
@@ -21,6 +22,7 @@ from neuralsort.experiments.reproduction.processes import Processes
 from neuralsort.experiments.reproduction.queue import Queue, Unfinished
 from neuralsort.experiments.studies.running import MODEL, evaluate, finished
 from neuralsort.experiments.studies.sorting import SortConfig, SortStudy
+from tests.portions import some_of
 
 TINY = {"n": 3, "places": 2, "batch": 4, "test_lists": 20, "validation_lists": 8, "steps": 3}
 
@@ -129,10 +131,24 @@ def test_a_queue_does_every_run_once_and_goes_on(tmp_path, capfd):
     assert [(line.seed, len(line.config["taus"])) for line in lines] == [(0, 2), (0, 1), (1, 1)]
 
 
-def test_side_by_side_gives_the_lines_of_one_after_the_other(tmp_path, capfd):
+@pytest.fixture(scope="module")
+def two_processes():
+    """Copies of a process that has imported all; as users start them: in the last test below."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["neuralsort.experiments.reproduction.processes"])
+
+    def made() -> Processes:
+        workers = Processes(2)
+        workers.context = context  # pyright: ignore
+        return workers
+
+    return made
+
+
+def test_side_by_side_gives_the_lines_of_one_after_the_other(tmp_path, capfd, two_processes):
     """Two runs at once, after the one that chooses their temperature; each of them once."""
     metrics = []
-    for workers in (None, Processes(2)):
+    for workers in (None, two_processes()):
         folder = tmp_path / ("together" if workers else "apart")
         queue = in_order([tiny(folder, seed=seed) for seed in (0, 1)])
         Queue(queue, workers).run()
@@ -148,11 +164,11 @@ def test_side_by_side_gives_the_lines_of_one_after_the_other(tmp_path, capfd):
     assert len(metrics[0]) == 3
 
 
-def test_a_run_that_fails_does_not_stop_the_others(tmp_path, capfd):
+def test_a_run_that_fails_does_not_stop_the_others(tmp_path, capfd, two_processes):
     good, bad = tiny(tmp_path), tiny(tmp_path, method="sinkhorn")
     bad.chooser.folder.mkdir(parents=True)
     (bad.chooser.folder / "tau-0.5").write_text("a file in the way")
-    for workers in (None, Processes(2)):
+    for workers in (None, two_processes()):
         with pytest.raises(Unfinished, match=r"2 runs did not finish: sinkhorn-short"):
             Queue(in_order([bad, good]), workers).run()
         assert good.is_done
@@ -160,10 +176,12 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path, capfd):
     assert "sinkhorn-short" in (bad.chooser.folder / "log.txt").read_text()
 
 
-def two_runs(folder: Path) -> list[Cell]:
+def some_runs(folder: Path, count: int) -> list[Cell]:
     """Long enough to be killed on the way, with a checkpoint after every step."""
     config = replace(tiny(folder).config, steps=120, tau=(1.0,), checkpoint_seconds=0.0)
-    return [Cell("sort", replace(config, seed=seed, run=folder / str(seed))) for seed in (0, 1)]
+    return [
+        Cell("sort", replace(config, seed=seed, run=folder / str(seed))) for seed in range(count)
+    ]
 
 
 SCRIPT = """
@@ -176,20 +194,20 @@ if __name__ == "__main__":
     from neuralsort.experiments.reproduction.processes import Processes
     from neuralsort.experiments.reproduction.queue import Queue
     from neuralsort.experiments.training.trainer import Interrupted
-    from tests.test_reproduction import two_runs
+    from tests.test_reproduction import some_runs
 
     try:
-        Queue(two_runs(Path(sys.argv[1])), Processes(2)).run()
+        Queue(some_runs(Path(sys.argv[1]), int(sys.argv[2])), Processes(2)).run()
     except Interrupted:
         sys.exit(130)
 """
 
 
-def start(folder: Path) -> subprocess.Popen:
+def start(folder: Path, count: int) -> subprocess.Popen:
     folder.mkdir(parents=True, exist_ok=True)
-    script = folder / "two_runs.py"
+    script = folder / "some_runs.py"
     script.write_text(SCRIPT.format(root=str(Path(__file__).parents[1])))
-    return subprocess.Popen([sys.executable, script, folder], start_new_session=True)
+    return subprocess.Popen([sys.executable, script, folder, str(count)], start_new_session=True)
 
 
 def wait_for(path: Path, seconds: float = 60.0) -> None:
@@ -210,19 +228,22 @@ def children(process: subprocess.Popen) -> list[int]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-def test_a_worker_that_is_killed_is_started_again_and_a_queue_that_is_stopped_goes_on(tmp_path):
+@pytest.mark.parametrize("count", some_of([1, 2], 1))
+def test_a_worker_that_is_killed_is_started_again_and_a_queue_that_is_stopped_goes_on(
+    tmp_path, count
+):
     """Beside runs that nothing stopped. The rest is done here: a process takes seconds to start."""
-    Queue(two_runs(tmp_path / "whole")).run()
-    queue = start(tmp_path / "parts")
-    wait_for(tmp_path / "parts" / "1" / "checkpoint.safetensors")
+    Queue(some_runs(tmp_path / "whole", count)).run()
+    queue = start(tmp_path / "parts", count)
+    wait_for(tmp_path / "parts" / str(count - 1) / "checkpoint.safetensors")
     os.kill(children(queue)[0], signal.SIGKILL)
     time.sleep(1.0)
     queue.send_signal(signal.SIGTERM)
     assert queue.wait() in (0, 130)
-    Queue(two_runs(tmp_path / "parts")).run()
-    for seed in ("0", "1"):
+    Queue(some_runs(tmp_path / "parts", count)).run()
+    for seed in map(str, range(count)):
         a, b = (finished(tmp_path / name / seed) for name in ("whole", "parts"))
         assert a[1].metrics == b[1].metrics
         assert all((a[0][name] == b[0][name]).all() for name in a[0])
         assert (tmp_path / "parts" / seed / MODEL).exists()
-    assert len(record.read(tmp_path / "parts" / "results")) == 2
+    assert len(record.read(tmp_path / "parts" / "results")) == count
