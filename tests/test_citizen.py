@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import neuralsort.torch as ns
 from tests.conftest import DTYPES, GRADIENT_RTOL, VALUE_RTOL, assert_near
 from tests.methods import SOFTMAX, in_form, methods
+from tests.portions import some_of
 from tests.requests import PLAIN, REQUESTS, each_request
 
 each_method = pytest.mark.parametrize("method", methods())
@@ -178,9 +179,9 @@ def test_jacobians_and_hessians_of_the_dense_form(method):
 # -- compilation -----------------------------------------------------------------------------------
 
 
-def losses_of(method):
+def losses_of(method, asked=ASKED):
     """A function that asks everything of one method, so that one compiled program shows all."""
-    asked = ASKED if method.name == "neuralsort" else ("matmul", "rank")
+    asked = asked if method.name == "neuralsort" else ("matmul", "rank")
 
     def losses(s: Tensor, x: Tensor) -> list[Tensor]:
         P = method.relax(s, tau=0.5)
@@ -225,17 +226,20 @@ def test_operators_compile_into_one_graph():
     assert_same_when_compiled(all_of_them, fullgraph=True)
 
 
+PART = ("transpose", "rank", "log_prob", "entropy")
+
+
 @pytest.mark.parametrize(
-    "method",
-    [
-        pytest.param(m, id=m.name, marks=pytest.mark.long if m.name == "softsort" else ())
-        for m in SOFTMAX
-    ],
+    ("method", "asked"),
+    some_of(
+        [(method, asked) for method in SOFTMAX for asked in (PART, ASKED)],
+        *((method, PART) for method in SOFTMAX if method.name != "softsort"),
+    ),
 )
-def test_banded_form_is_the_same_when_compiled(method):
+def test_banded_form_is_the_same_when_compiled(method, asked):
     """The two powers of SoftSort differ in one line."""
     with in_form("banded"):
-        assert_same_when_compiled(losses_of(method))
+        assert_same_when_compiled(losses_of(method, asked))
 
 
 @each_method

@@ -6,7 +6,6 @@ backward graphs as they are, so that what is tested is what we hand to a compile
 """
 
 import shutil
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -20,14 +19,18 @@ import neuralsort.torch as ns
 from neuralsort.torch import registry
 from tests.conftest import GRADIENT_RTOL, VALUE_RTOL, assert_near
 from tests.methods import METHODS
+from tests.portions import some_of
 from tests.requests import REQUESTS
 
-ASKED = ("matmul", "transpose", "rank", "log_prob", "entropy")
+ASKED = ("to_dense", "matmul", "transpose", "rank", "log_prob", "entropy")
+PART = ("transpose", "log_prob")
 COMPILER = shutil.which("g++")
 FEW_STEPS: dict[str, dict[str, int]] = dict.fromkeys(
     ("sinkhorn", "gumbel_sinkhorn", "sinkhorn_sort"), {"iterations": 3}
 )
 """Options of methods whose steps are each code to compile."""
+LAID_OUT = ("odd_even_network", "bitonic_network")
+"""Networks are laid out for the next power of two, or a largest length that is stated."""
 
 
 @pytest.fixture(autouse=True)
@@ -59,14 +62,14 @@ def assert_same(function, *inputs: Tensor, backend: str = "aot_eager") -> None:
         assert_near(one, other, rtol, 1, what)
 
 
-def everything_of(method):
+def everything_of(method, names=ASKED):
     options = FEW_STEPS.get(method.name, {})
 
     def everything(scores: Tensor, x: Tensor) -> list[Tensor]:
         P = method.relax(scores, tau=0.5, **options)
         both = torch.stack([scores, x], -1)  # the scores as their own payload, and another
-        asked = [REQUESTS[name](P, both) for name in ASKED]
-        return [P.sort(scores), P.sort(x), P.to_dense(), *asked]
+        asked = [REQUESTS[name](P, both) for name in names]
+        return [P.sort(scores), *asked] if names is PART else [P.sort(scores), P.sort(x), *asked]
 
     return everything
 
@@ -80,35 +83,36 @@ def two_threads():
     torch.set_num_threads(before)
 
 
-each_method = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
-
-
 def inputs_for(method) -> tuple[Tensor, Tensor]:
     """Scores and a payload."""
     n = 3 if "network" in method.name else 9  # every layer is code to compile
     return 1.5 * torch.randn(3, n), torch.randn(3, n)
 
 
-@each_method
-@pytest.mark.parametrize(
-    "backend",
-    ["aot_eager", pytest.param("inductor", marks=[needs_compiler, pytest.mark.long])],
-)
+def everything_cases() -> list:
+    """By `aot_eager` in every run; of networks a part, since each answer has all their layers."""
+    long, cases = pytest.mark.long, []
+    for method in METHODS:
+        network = method.name in LAID_OUT
+        names = [f"{method.name}-{backend}" for backend in ("inductor", "aot_eager")]
+        compiled = [needs_compiler, long]
+        cases.append(pytest.param(method, "inductor", ASKED, id=names[0], marks=compiled))
+        traced = long if network else ()
+        cases.append(pytest.param(method, "aot_eager", ASKED, id=names[1], marks=traced))
+        if network:
+            cases.append(pytest.param(method, "aot_eager", PART, id=f"{method.name}, part"))
+    return cases
+
+
+@pytest.mark.parametrize(("method", "backend", "asked"), everything_cases())
 @pytest.mark.usefixtures("two_threads")
-def test_everything_is_the_same_compiled(method, backend):
+def test_everything_is_the_same_compiled(method, backend, asked):
     """By `inductor` in `make test-all`; every run has a part of it below."""
-    assert_same(everything_of(method), *inputs_for(method), backend=backend)
-
-
-def all_in_long_runs(names: Iterable[str], *every_run: str) -> list:
-    """Parameters for these methods, of which every run has some; what is compiled takes long."""
-    return [
-        pytest.param(name, marks=() if name in every_run else pytest.mark.long) for name in names
-    ]
+    assert_same(everything_of(method, asked), *inputs_for(method), backend=backend)
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", all_in_long_runs((m.name for m in METHODS), "softsort"))
+@pytest.mark.parametrize("name", some_of((m.name for m in METHODS), "softsort"))
 @pytest.mark.usefixtures("two_threads")
 def test_products_from_both_sides_are_the_same_by_the_default_backend(name):
     """Which mixes up rows where gradients of two layouts meet before a softmax."""
@@ -124,10 +128,11 @@ def test_products_from_both_sides_are_the_same_by_the_default_backend(name):
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", all_in_long_runs(["sinkhorn_sort", "softsort"], "sinkhorn_sort"))
+@pytest.mark.parametrize("name", some_of(["sinkhorn_sort", "softsort"], "sinkhorn_sort"))
 def test_a_sort_of_the_scores_is_the_same_by_the_default_backend(name):
     """Which may lose the gradient of a scatter that is added to another."""
-    relax, options = registry.METHODS[name].function, FEW_STEPS.get(name, {})
+    relax = registry.METHODS[name].function
+    options = {"iterations": 1} if name in FEW_STEPS else {}
 
     def soft_sort(scores: Tensor) -> list[Tensor]:
         return [relax(scores, tau=0.5, **options).sort(scores)]
@@ -182,7 +187,7 @@ def test_lists_are_mapped_in_compiled_code(method):
     def soft_sort(scores: Tensor) -> Tensor:
         return torch.vmap(lambda s: method.relax(s, tau=0.5).sort(s))(scores)
 
-    scores = 1.5 * torch.randn(2, 5)
+    scores, _ = inputs_for(method)
     actual = torch.compile(soft_sort, fullgraph=True, backend="aot_eager")(scores)
     assert_near(actual, method.relax(scores, tau=0.5).sort(scores), VALUE_RTOL[scores.dtype], 1)
 
@@ -192,9 +197,9 @@ def test_lists_are_mapped_in_compiled_code(method):
 SHAPES = ((3, 7), (4, 7), (5, 9), (1, 9), (6, 12), (2, 5), (8, 31), (7, 40), (3, 33), (16, 64))
 SHAPES = (*SHAPES, (2, 100), (9, 13))
 """Twelve (batch, n), one of them a batch of one, which torch always compiles apart."""
+FEW_SHAPES = ((3, 7), (4, 7), (5, 9), (2, 33), (16, 64))
+"""Without that one: one program in place of two."""
 
-LAID_OUT = ("odd_even_network", "bitonic_network")
-"""Networks are laid out for the next power of two, or a largest length that is stated."""
 MOST_GRAPHS = 4
 
 
@@ -234,7 +239,7 @@ EVERY = pytest.mark.parametrize("method", registry.METHODS.values(), ids=lambda 
 
 @EVERY
 def test_a_number_that_changes_takes_two_graphs(method):
-    x = lists_for(method, 3, 6)
+    x = lists_for(method, 3, 3 if method.name in LAID_OUT else 6)
     assert graphs_for(method, [(x, 1 - 0.1 * i) for i in range(8)]) <= 2
 
 
@@ -242,21 +247,25 @@ ANY_SHAPE = sorted(set(registry.METHODS) - set(LAID_OUT))
 
 
 @pytest.mark.parametrize("name", ANY_SHAPE)
+def test_short_lists_of_several_shapes_take_few_graphs(name):
+    assert_few_graphs(name, FEW_SHAPES, dynamic=True)
+
+
+@pytest.mark.parametrize("name", some_of(ANY_SHAPE, "neuralsort", "fast_soft_rank"))
 def test_short_lists_of_many_shapes_take_few_graphs(name):
-    assert_few_graphs(name, dynamic=True)
+    assert_few_graphs(name, SHAPES, dynamic=True)
 
 
-@pytest.mark.parametrize(
-    "name", all_in_long_runs(ANY_SHAPE, "neuralsort", "fast_soft_rank", "sinkhorn")
-)
+@pytest.mark.parametrize("name", some_of(ANY_SHAPE, "neuralsort", "fast_soft_rank"))
 def test_short_lists_take_few_graphs_where_torch_finds_out_what_changes(name):
-    assert_few_graphs(name, dynamic=None)
+    assert_few_graphs(name, SHAPES, dynamic=None)
 
 
-def assert_few_graphs(name: str, dynamic: bool | None) -> None:
+def assert_few_graphs(name: str, shapes: tuple[tuple[int, int], ...], dynamic: bool | None) -> None:
     method = registry.METHODS[name]
-    calls = [(lists_for(method, *shape), 1 - 0.05 * i) for i, shape in enumerate(SHAPES)]
-    assert graphs_for(method, calls, dynamic=dynamic) <= MOST_GRAPHS
+    calls = [(lists_for(method, *shape), 1 - 0.05 * i) for i, shape in enumerate(shapes)]
+    most = MOST_GRAPHS if shapes is SHAPES else MOST_GRAPHS - 1
+    assert graphs_for(method, calls, dynamic=dynamic) <= most
 
 
 def test_a_gate_takes_one_graph_for_many_lengths():
@@ -271,20 +280,26 @@ def test_a_gate_takes_one_graph_for_many_lengths():
     assert counter.frame_count == 1
 
 
+SHORTEST, SHORT = ((2, 2), (3, 3), (4, 4), (2, 3)), ((2, 3), (3, 4), (4, 6), (5, 8), (2, 7))
+"""Shapes with lengths up to two powers of two: 2 and 4, or 4 and 8, which has twice the layers."""
+
+
 @pytest.mark.parametrize("name", LAID_OUT)
-def test_networks_take_one_graph_for_lengths_up_to_a_power_of_two(name):
+@pytest.mark.parametrize("shapes", some_of([(SHORTEST,), (SHORT,)], (SHORTEST,)))
+def test_networks_take_one_graph_for_lengths_up_to_a_power_of_two(name, shapes):
     method = registry.METHODS[name]
-    shapes = ((2, 3), (3, 4), (4, 6), (5, 8), (2, 7))
     calls = [(lists_for(method, *shape), 1 - 0.1 * i) for i, shape in enumerate(shapes)]
     assert graphs_for(method, calls, dynamic=True) == 2
 
 
 @pytest.mark.parametrize("name", LAID_OUT)
-def test_networks_take_one_graph_up_to_a_length_that_is_stated(name):
+@pytest.mark.parametrize("largest", some_of([4, 8], 4))
+def test_networks_take_one_graph_up_to_a_length_that_is_stated(name, largest):
     method = registry.METHODS[name]
-    calls = [(lists_for(method, n, n), 1 - 0.1 * n) for n in (6, 3, 8, 5, 7)]
+    lengths = [n for n in (6, 3, 8, 5, 7, 4) if n <= largest]
+    calls = [(lists_for(method, n, n), 1 - 0.1 * n) for n in lengths]
     for lists, _ in calls:
-        torch._dynamo.mark_dynamic(lists, 1, min=3, max=8)
+        torch._dynamo.mark_dynamic(lists, 1, min=3, max=largest)
     assert graphs_for(method, calls, dynamic=True) == 1
 
 
@@ -304,9 +319,7 @@ def test_an_annealed_attribute_takes_two_graphs(module):
     assert counter.frame_count <= 2
 
 
-@pytest.mark.parametrize(
-    "name", all_in_long_runs([m.name for m in METHODS if m.two_forms], "softsort", "lapsum")
-)
+@pytest.mark.parametrize("name", some_of([m.name for m in METHODS if m.two_forms], "lapsum"))
 def test_long_lists_are_the_same_where_graphs_break(name):
     """Some here, others in `test_citizen.py`."""
     function = registry.METHODS[name].function
