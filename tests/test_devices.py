@@ -18,9 +18,18 @@ import neuralsort.torch as ns
 from neuralsort.torch import estimators, metrics, registry
 from neuralsort.torch.knn import soft_neighbours
 from tests.accelerator import Accelerator, DeviceTensor, Meeting, on_host
-from tests.capabilities import CAPABILITIES, LONG, ON_HOST, SHORT, WAITS, WAITS_OF_FUNCTIONS
+from tests.capabilities import (
+    CAPABILITIES,
+    LONG,
+    NETWORKS,
+    ON_HOST,
+    SHORT,
+    WAITS,
+    WAITS_OF_FUNCTIONS,
+)
 from tests.exports import BINARY, RELEVANCE_LOSSES
 from tests.hostile import Lists, lists_of
+from tests.portions import some_of
 from tests.test_isolation import ALONE, LOSSES, OPERATORS, PADDED, RELAXATIONS
 
 ROUNDING, MORE = (1e-6, 1e-5), (2, 8)
@@ -73,10 +82,14 @@ def answer_there(ask: Ask, lists: Lists, type_: str) -> Answer:
     return Answer(on_host(found.value), [on_host(x) for x in found.gradients], waits)
 
 
-def assert_as_exact(found: Answer, ask: Ask, lists: Lists) -> None:
-    """Next to float64, no farther off than the CPU is in float32, or than rounding explains."""
+def on_cpu(ask: Ask, lists: Lists) -> tuple[Answer, Answer]:
+    """In float32, as it is there, and in float64."""
     exactly = answer(ask, copied(lists, lambda x: x.double() if x.is_floating_point() else x))
-    beside = answer(ask, copied(lists, torch.clone))
+    return answer(ask, copied(lists, torch.clone)), exactly
+
+
+def assert_as_exact(found: Answer, beside: Answer, exactly: Answer) -> None:
+    """Next to float64, no farther off than the CPU is in float32, or than rounding explains."""
     assert len(found.gradients) == len(exactly.gradients)
     answers = zip(*(every(x) for x in (found, beside, exactly)), strict=True)
     for i, (one, other, wanted) in enumerate(answers):
@@ -126,19 +139,46 @@ def of_row(row: str) -> dict[str, Ask]:
 
 
 def length(row: str) -> int:
-    return 600 if row in LONG else 12
+    if row in LONG:
+        return 600
+    return 6 if row in NETWORKS else 12  # with more items, more layers
 
 
 CASES = [(row, what) for row in (*SHORT, *LONG) for what in of_row(row)]
+OF_LONG = ("sort of the scores", "product", "rank, padded", "log_prob, padded", "transpose, padded")
+"""What every run asks of long lists everywhere: one of each kind."""
+MORE_OF_LONG = (*OF_LONG, "entropy, padded", "row", "composed", "straight-through")
 
 
-@pytest.mark.parametrize(("row", "what"), CASES, ids=lambda x: x.replace(", ", "-"))
+def cases(*of_long: str, of_short: tuple[str, ...] | None = None) -> pytest.MarkDecorator:
+    """Runs a test of `row` and `what` for all cases.
+
+    Every run has these of long lists; of short ones these, and all of one method, or all of all.
+    """
+
+    def in_every_run(row: str, what: str) -> bool:
+        if row in LONG:
+            return what in of_long
+        return row == "neuralsort" or of_short is None or what in (*of_short, "to_dense", "values")
+
+    every_run = [(row, what) for row, what in CASES if in_every_run(row, what)]
+    return pytest.mark.parametrize(
+        ("row", "what"), some_of(CASES, *every_run), ids=lambda x: x.replace(", ", "-")
+    )
+
+
+@functools.cache  # for both devices
+def on_the_cpu(row: str, what: str) -> tuple[Answer, Answer]:
+    return on_cpu(of_row(row)[what], problem(length(row), torch.float32))
+
+
+@cases(*MORE_OF_LONG, of_short=(*PADDED, *MORE_OF_LONG, *LOSSES, "soft_topk", "soft_quantile"))
 def test_methods_on_an_accelerator(row, what):
     assert CAPABILITIES["CUDA"][row] is True
     ask, lists = of_row(row)[what], problem(length(row), torch.float32)
     found = answer_there(ask, lists, "xla")
     if row != "gumbel_sinkhorn":  # whose draws are those of the dtype
-        assert_as_exact(found, ask, lists)
+        assert_as_exact(found, *on_the_cpu(row, what))
     assert set(found.waits) <= set(WAITS.get(row, ()))
 
 
@@ -150,14 +190,14 @@ def test_the_documented_waits_do_happen(row):
     assert {wait for some in waits for wait in some} == set(WAITS[row])
 
 
-@pytest.mark.parametrize(("row", "what"), CASES, ids=lambda x: x.replace(", ", "-"))
+@cases(*OF_LONG, of_short=(*MORE_OF_LONG, "knn_loss", "neural_ndcg"))
 def test_methods_on_a_device_without_float64(row, what):
     """As exact as the CPU, which computes in float64, and without a wait unless on the host."""
     assert CAPABILITIES["MPS"][row] is True
     ask, lists = of_row(row)[what], problem(length(row), torch.float32)
     found = answer_there(ask, lists, "mps")
     if row != "gumbel_sinkhorn":  # whose draws are those of the dtype
-        assert_as_exact(found, ask, lists)
+        assert_as_exact(found, *on_the_cpu(row, what))
     crossing = {"from the host", "to the host"} if row in ON_HOST else set()
     assert set(found.waits) == crossing
 
@@ -389,7 +429,7 @@ def test_functions_on_an_accelerator(name, type_):
     if name in DRAWS and type_ == "mps":  # in another dtype
         assert all(x.isfinite().all() for x in every(found))
     else:
-        assert_as_exact(found, OTHERS[name], lists)
+        assert_as_exact(found, *on_cpu(OTHERS[name], lists))
 
 
 # -- the device itself -----------------------------------------------------------------------------
@@ -467,12 +507,11 @@ def test_every_public_name_is_asked():
 # -- meta ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("row", "what"), CASES, ids=lambda x: x.replace(", ", "-"))
+@cases(*OF_LONG, of_short=MORE_OF_LONG)
 def test_meta_tensors_give_shapes(row, what):
     lists = problem(length(row), torch.float32)
-    ask = of_row(row)[what]
-    expected = answer(ask, copied(lists, torch.clone))
-    found = answer(ask, copied(lists, lambda x: x.to("meta")))
+    expected, _ = on_the_cpu(row, what)
+    found = answer(of_row(row)[what], copied(lists, lambda x: x.to("meta")))
     assert found.value.is_meta
     assert found.value.shape == expected.value.shape
     assert found.value.dtype == expected.value.dtype
