@@ -20,6 +20,7 @@ import torch  # noqa: E402
 
 import neuralsort.jax as ns  # noqa: E402
 from tests import soak  # noqa: E402
+from tests.portions import some_of  # noqa: E402
 from tests.xla import AS_USERS, BUFFERS_OF_USERS  # noqa: E402
 
 scored = importlib.import_module("neuralsort.jax.relaxations.scored")
@@ -58,28 +59,42 @@ def assert_near(found, wanted, rtol, what):
 # -- the same as the matrix ------------------------------------------------------------------------
 
 
-def everything(P):
-    perm = jnp.roll(P.permutation(), 3, -1)
+def what_random_rows_leave_out(P):
     return {
         "product": P @ VALUES,
-        "transpose": P.mT @ VALUES,
-        "sort": P.sort(VALUES[..., 0]),
-        "sort of many": P.sort(VALUES[0].T[:, None]),
-        "rank": P.rank(),
         "top transposed": P.top(5).mT @ VALUES[:, :5],
-        "log_prob": P.log_prob(perm),
+        "log_prob": P.log_prob(jnp.roll(P.permutation(), 3, -1)),
         "entropy": P.entropy(),
     }
 
 
-@KERNELS
-def test_long_form_equals_the_dense_one(relax, in_blocks, x64, monkeypatch):
-    """Windows that are wide enough, and none; a list with absent items, and one without."""
+def everything(P):
+    return what_random_rows_leave_out(P) | {
+        "transpose": P.mT @ VALUES,
+        "sort": P.sort(VALUES[..., 0]),
+        "sort of many": P.sort(VALUES[0].T[:, None]),
+        "rank": P.rank(),
+    }
+
+
+@pytest.mark.parametrize(
+    ("relax", "whole"),
+    some_of(
+        [(relax, whole) for relax in (ns.neuralsort, soft) for whole in (False, True)],
+        (ns.neuralsort, False),
+        (soft, True),
+    ),
+)
+def test_long_form_equals_the_dense_one(relax, whole, in_blocks, x64, monkeypatch):
+    """Windows that are wide enough, and none; a list with absent items, and one without.
+
+    Of the band engine a part in every run, since `test_random_rows_of_random_problems` has others.
+    """
     assert "matrix-free" in repr(relax(SCORES))
 
     def ask(bandwidth):
         P = relax(SCORES, tau=1e-3, mask=MASK, bandwidth=bandwidth)
-        return P.skipped_mass(), everything(P)
+        return P.skipped_mass(), everything(P) if whole else what_random_rows_leave_out(P)
 
     _, every_item = jax.jit(lambda: ask(None))()
     skipped, windows = jax.jit(lambda: ask(14))()
@@ -92,24 +107,30 @@ def test_long_form_equals_the_dense_one(relax, in_blocks, x64, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("relax", "bandwidth"),
-    [
-        pytest.param(ns.neuralsort, None, marks=pytest.mark.long),  # by random rows in every run
-        (ns.neuralsort, 14),
-        (soft, None),
-        pytest.param(soft, 14, marks=pytest.mark.long),
-    ],
-    ids=["neuralsort", "neuralsort in windows", "softsort", "softsort in windows"],
+    ("relax", "bandwidth", "whole"),
+    some_of(
+        [
+            (relax, bandwidth, whole)
+            for relax in (ns.neuralsort, soft)
+            for bandwidth in (None, 14)
+            for whole in (False, True)
+        ],
+        (ns.neuralsort, 14, False),  # without windows: by random rows
+        (soft, None, True),
+    ),
 )
 def test_gradients_of_the_long_form_are_those_of_the_dense_one(
-    relax, bandwidth, in_blocks, x64, monkeypatch
+    relax, bandwidth, whole, in_blocks, x64, monkeypatch
 ):
     def gradients(bandwidth):
         def loss(scores, tau):
             P = relax(scores, tau=tau, bandwidth=bandwidth, mask=MASK)
-            spread, log_prob = P.top(9).mT @ VALUES[:, :9], P.log_prob(P.permutation())
-            sums = ((P @ VALUES) ** 2).sum() + (P.sort(VALUES[..., 0]) ** 3).sum() + spread.max()
-            return sums + P.rank()[0, 3] + log_prob[:, ::3].sum()
+            log_prob = P.log_prob(P.permutation())
+            sums = ((P @ VALUES) ** 2).sum() + P.rank()[0, 3] + log_prob[:, ::3].sum()
+            if not whole:
+                return sums
+            spread = P.top(9).mT @ VALUES[:, :9]
+            return sums + (P.sort(VALUES[..., 0]) ** 3).sum() + spread.max()
 
         return jax.jit(jax.grad(loss, argnums=(0, 1)))(jnp.asarray(SCORES), 1e-3)
 
@@ -144,11 +165,16 @@ def test_insufficient_bandwidth_is_reported_and_repaired(relax, in_blocks):
 
 def test_targets_outside_their_window_are_found(in_blocks):
     """Wide enough for the weights, but not for the items that are asked for."""
-    scores = jnp.asarray(SCORES[0], jnp.float32)
-    P, exact = (ns.neuralsort(scores, tau=1e-3, bandwidth=b) for b in (14, None))
-    assert P.skipped_mass().max() <= 1e-7
-    last_first = jnp.flip(P.permutation())
-    np.testing.assert_array_equal(P.log_prob(last_first), exact.log_prob(last_first))
+
+    @jax.jit
+    def ask(scores):
+        P, exact = (ns.neuralsort(scores, tau=1e-3, bandwidth=b) for b in (14, None))
+        last_first = jnp.flip(P.permutation())
+        return P.skipped_mass(), P.log_prob(last_first), exact.log_prob(last_first)
+
+    skipped, found, wanted = ask(jnp.asarray(SCORES[0], jnp.float32))
+    assert skipped.max() <= 1e-7
+    np.testing.assert_array_equal(found, wanted)
 
 
 @RELAX
@@ -192,8 +218,10 @@ def engine_answers(scores, tau, mask, payload, upstream):
     return out, *back(upstream), P.rank(), P.mT @ upstream[..., None]
 
 
-@pytest.mark.parametrize("kind", ["float32", "float64"])
-def test_random_rows_of_random_problems(kind, request):
+@pytest.mark.parametrize(
+    ("kind", "seeds"), some_of([("float32", 10), ("float32", 32), ("float64", 32)], ("float32", 10))
+)
+def test_random_rows_of_random_problems(kind, seeds, request):
     """Clusters, ties, heavy tails and crowds; temperatures from 1e-6 to 1e6 gaps; masks."""
     if kind == "float64":
         request.getfixturevalue("x64")
@@ -202,7 +230,7 @@ def test_random_rows_of_random_problems(kind, request):
         soak.VALUE[getattr(torch, kind)],
         soak.GRADIENT[getattr(torch, kind)],
     )
-    for seed in range(32):
+    for seed in range(seeds):
         rng = np.random.default_rng(seed)
         story, scores = soak._scores(rng, 2, 600)
         scores = scores.astype(dtype)
@@ -260,7 +288,7 @@ def test_engine_maps_and_has_every_derivative(in_blocks, x64, monkeypatch, twice
 
     def loss(scores, x, tau):
         P = ns.neuralsort(scores, tau=tau)
-        return (P.sort(x) ** 2).sum() + (P.rank() * x).sum()
+        return (P.sort(x) ** 2).sum() + ((P.rank() * x).sum() if twice else 0.0)
 
     def sorted_only(scores, tau):
         return (ns.neuralsort(scores, tau=tau).sort(x[0]) ** 2).sum()
@@ -284,8 +312,8 @@ def test_engine_maps_and_has_every_derivative(in_blocks, x64, monkeypatch, twice
 def test_values_that_are_not_finite_count_where_they_have_weight(in_blocks):
     scores = jnp.asarray(SCORES[0], jnp.float32).at[3].set(jnp.inf).at[7].set(-jnp.inf)
     x = jnp.asarray(VALUES[0, :, 0], jnp.float32)
-    P = ns.neuralsort(scores, tau=0.01)
-    plain, odd = P.sort(x), P.sort(x.at[3].set(jnp.nan).at[7].set(-jnp.inf))
+    sort = jax.jit(lambda x: ns.neuralsort(scores, tau=0.01).sort(x))
+    plain, odd = sort(x), sort(x.at[3].set(jnp.nan).at[7].set(-jnp.inf))
     np.testing.assert_array_equal(odd[1:-1], plain[1:-1])
     assert np.isnan(odd[0])
     assert odd[-1] == -np.inf
@@ -309,24 +337,33 @@ def test_rows_beside_a_crowd_of_ties():
 # -- precision and memory --------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def sort_at_offset():
+@functools.cache
+def sort_at_offset(derive):
     """`P @ x` at n = 3000 in float32 and its gradient, compiled once for all temperatures."""
 
     def sort_and_gradient(scores, tau, x, upstream):
-        value, back = jax.vjp(lambda s: ns.neuralsort(s, tau=tau).sort(x), scores)
+        def sort(scores):
+            return ns.neuralsort(scores, tau=tau).sort(x)
+
+        if not derive:
+            return sort(scores), None
+        value, back = jax.vjp(sort, scores)
         return value, back(upstream)[0]
 
     return jax.jit(sort_and_gradient, compiler_options=AS_USERS)
 
 
 @pytest.mark.parametrize("tau", [0.01, 1.0, 16.0])
-def test_float32_is_accurate_at_an_offset(tau, sort_at_offset):
-    """At n = 3000 and an offset of 10^4: `P @ x` and its gradient against float64."""
+@pytest.mark.parametrize("derive", some_of([False, True], False))
+def test_float32_is_accurate_at_an_offset(tau, derive):
+    """At n = 3000 and an offset of 10^4: `P @ x` and its gradient against float64.
+
+    The gradient in `make test-all`; every run has random rows of it, above.
+    """
     n, rng = 3000, np.random.default_rng(0)
     scores = np.float32(rng.normal(size=n) + 1e4)
     x, upstream = np.float32(rng.normal(size=n)), np.float32(rng.normal(size=n))
-    value, gradient = sort_at_offset(scores, jnp.asarray(tau, jnp.float32), x, upstream)
+    value, gradient = sort_at_offset(derive)(scores, jnp.asarray(tau, jnp.float32), x, upstream)
     tau = float(np.float32(tau))
 
     s = np.float64(scores)
@@ -341,7 +378,8 @@ def test_float32_is_accurate_at_an_offset(tau, sort_at_offset):
     c = to_logits.sum(0)
     wanted_gradient = (coefficient * to_logits).sum(0) - c * signs.sum(1) - signs @ c
     assert np.abs(value - wanted).max() <= 1e-6 * np.abs(x).max()
-    assert np.abs(gradient - wanted_gradient).max() <= 2e-6 * np.abs(wanted_gradient).max()
+    if derive:
+        assert np.abs(gradient - wanted_gradient).max() <= 2e-6 * np.abs(wanted_gradient).max()
 
 
 FIFTY_THOUSAND = """
@@ -363,9 +401,13 @@ print(int(status["VmHWM"].split()[0]) * 1024)
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc/self/status")
 def test_fifty_thousand_items_in_windows_take_less_than_two_gibibytes():
-    """Forward and backward under jit: all that a process of its own ever held."""
+    """Forward and backward under jit: all that a process of its own ever held.
+
+    In every run by the compiler's account, of a million items, below.
+    """
     script = [sys.executable, "-c", FIFTY_THOUSAND]
     as_users = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     done = subprocess.run(script, capture_output=True, text=True, env=as_users)
@@ -397,7 +439,8 @@ def test_a_million_items_take_less_than_two_gibibytes():
     assert 0 < compiled.compile(BUFFERS_OF_USERS).memory_analysis().temp_size_in_bytes < 2**31
 
 
-def test_a_million_items_in_windows_take_less_than_half_a_gibibyte():
+@pytest.mark.parametrize("of", some_of(["value", "gradient"], "gradient"))
+def test_a_million_items_in_windows_take_less_than_half_a_gibibyte(of):
     """By the compiler's account of its buffers, with windows of 1024 ranks to either side."""
 
     def sort(scores, x):
@@ -407,6 +450,6 @@ def test_a_million_items_in_windows_take_less_than_half_a_gibibyte():
         return (sort(scores, x) ** 2).sum()
 
     million = jax.ShapeDtypeStruct((10**6,), jnp.float32)
-    for function, most in ((sort, 2**28), (jax.grad(loss, argnums=(0, 1)), 2**29)):
-        compiled = jax.jit(function).lower(million, million).compile(BUFFERS_OF_USERS)
-        assert 0 < compiled.memory_analysis().temp_size_in_bytes < most
+    function, most = {"value": (sort, 2**28), "gradient": (jax.grad(loss, (0, 1)), 2**29)}[of]
+    compiled = jax.jit(function).lower(million, million).compile(BUFFERS_OF_USERS)
+    assert 0 < compiled.memory_analysis().temp_size_in_bytes < most

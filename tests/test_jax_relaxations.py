@@ -115,9 +115,9 @@ def test_a_nan_spoils_its_own_list(name, form, all_of_it):
     def run(scores):
         P = METHODS[name](scores, tau=0.5)
         grad = jax.grad(lambda s: (METHODS[name](s, tau=0.5) @ VALUES).sum())(scores)
-        values = [P @ VALUES, P.rank(), P.log_prob(P.permutation()), grad]
+        values = [P @ VALUES, P.log_prob(P.permutation()), grad]
         if all_of_it or form == "dense":
-            values += [P.to_dense(), P.mT @ VALUES, P.entropy()]
+            values += [P.to_dense(), P.mT @ VALUES, P.rank(), P.entropy()]
         return values, P.is_unimodal()
 
     found, unimodal = run(SCORES.at[0, 3].set(jnp.nan))
@@ -205,7 +205,7 @@ def test_sinkhorn_keeps_what_is_behind_its_mask_there():
 
 
 @EVERY
-@pytest.mark.parametrize("offset", [1e4, 1e7])
+@pytest.mark.parametrize("offset", some_of([1e4, 1e7], 1e7))
 def test_an_offset_of_the_payload_costs_its_gradient_no_digits(relax, offset):
     x, upstream = jnp.array([0.0, 1.0, 2.0, 5.0, 3.0]), jnp.array([0.3, -1.0, 2.0, 0.7, 0.1])
     gradient = jax.jit(jax.grad(lambda x: (relax(x, tau=1.0).sort(x) * upstream).sum()))

@@ -31,6 +31,7 @@ from tests.frameworks import (
 from tests.methods import METHODS, SOFTMAX, Method, SoftmaxMethod
 
 BY_NAME = {method.name: method for method in METHODS}
+SINGLE = ("neuralsort", "lapsum")
 
 
 def relaxation(method: Method, package: Any) -> Any:
@@ -40,14 +41,24 @@ def relaxation(method: Method, package: Any) -> Any:
 
 
 def in_rooms(methods: Iterable[Method], *rooms: str) -> pytest.MarkDecorator:
-    """Runs a test of `method` and `room` wherever a room has the method."""
+    """Runs a test of `method`, `room` and `dtype` wherever a room has the method.
+
+    In float32 a method or two in every run: programs are compiled for each dtype by itself.
+    """
     cases = [
-        pytest.param(method, room, id=f"{method.name}-{room}")
+        pytest.param(
+            method,
+            room,
+            dtype,
+            id=f"{method.name}-{room}-{dtype}",
+            marks=pytest.mark.long if dtype == "float32" and method.name not in SINGLE else (),
+        )
         for method in methods
         for room in rooms
+        for dtype in ("float64", "float32")
         if method.relaxation_of(PACKAGES[room])
     ]
-    return pytest.mark.parametrize(("method", "room"), cases)
+    return pytest.mark.parametrize(("method", "room", "dtype"), cases, indirect=["dtype"])
 
 
 # -- numbers ---------------------------------------------------------------------------------------
