@@ -52,7 +52,7 @@ SKIPPED_MASS = {torch.float64: 1e-14, torch.float32: 1e-7}
 settings.register_profile(
     "local",
     deadline=None,
-    max_examples=30,
+    max_examples=10,
     # The fixtures used together with @given (a form, a seed) hold for all examples alike.
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
@@ -88,8 +88,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if other and config.option.markexpr == "quick" else None
 
 
+FIRST = ("test_ray.py", "test_reproduction.py")
+"""Tests that take long in one piece: at the end, one worker would wait for them alone."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the files above, but for what is slow or long in them."""
+    """Marks the files above, but for what is slow or long in them; and sorts by the above."""
+    items.sort(key=lambda item: item.path.name not in FIRST)
     for item in items:
         left_out = any(item.get_closest_marker(name) for name in ("slow", "long"))
         if item.path.name in QUICK and not left_out:

@@ -150,7 +150,7 @@ def test_importing_torch_room_needs_torch_only():
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     loaded = ast.literal_eval(done.stdout.replace("set()", "{}"))
-    assert not {"scipy", "sklearn", "matplotlib", "jax"} & set(loaded)
+    assert not {"scipy", "sklearn", "matplotlib", "jax", "tensorflow"} & set(loaded)
 
 
 # -- the shape of the source -----------------------------------------------------------------------

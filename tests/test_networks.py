@@ -13,6 +13,7 @@ from neuralsort.torch.relaxations.networks import KINDS, SWAPS, Network
 from neuralsort.torch.relaxations.ordering import Ordered
 from tests import oracle
 from tests.conftest import assert_near
+from tests.portions import some_of
 from tests.requests import REQUESTS
 from tests.test_gradients import inputs
 
@@ -107,15 +108,22 @@ def test_weights_are_those_of_the_comparators_one_by_one(kind, swap, n):
     assert_near(P.rank(), torch.arange(1.0, n + 1, dtype=torch.float64) @ expected, 1e-13)
 
 
+DERIVED = [
+    (swap, request_) for swap in SWAPS for request_ in ("matmul", "transpose", "to_dense", "rank")
+]
+
+
 @each_kind
-@each_swap
-@pytest.mark.parametrize("request_", ["matmul", "transpose", "to_dense", "rank"])
+@pytest.mark.parametrize(
+    ("swap", "request_"),
+    some_of(DERIVED, *(one for one in DERIVED if "cauchy" in one or one[1] in ("matmul", "rank"))),
+)
 def test_derivatives_for_every_swap(kind, swap, request_, fast_mode):
     def ask(s: Tensor, x: Tensor, tau: Tensor) -> Tensor:
         return REQUESTS[request_](ns.sorting_network(s, tau=tau, kind=kind, swap=swap), x)
 
-    assert gradcheck(ask, inputs(2, 5))
-    assert gradgradcheck(ask, inputs(2, 5), fast_mode=fast_mode)
+    assert gradcheck(ask, inputs(1, 5))
+    assert gradgradcheck(ask, inputs(2, 4), fast_mode=fast_mode)
 
 
 @each_kind

@@ -165,8 +165,9 @@ def run(script: str) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("room", FRAMEWORKS)
+@pytest.mark.parametrize("room", ["jax", "tf"])
 def test_a_room_imports_its_own_framework_only(room):
+    """That of PyTorch: in `test_api.py`."""
     # TensorFlow itself imports JAX where it finds it: what counts is what we add.
     others = set(FRAMEWORKS.values()) - {FRAMEWORKS[room]}
     before = "import tensorflow, keras; " if room == "tf" else ""

@@ -145,6 +145,7 @@ def test_conversion_of_ott_epsilon(epsilon):
     np.testing.assert_allclose(ours.numpy(), plan, atol=1e-9)
 
 
+@pytest.mark.long  # POT has the same, above; OTT takes seconds to import and to compile
 def test_ott():
     pytest.importorskip("ott", reason="ott-jax is not installed")
     jnp = pytest.importorskip("jax.numpy")
