@@ -63,13 +63,13 @@ def assert_same(function, *inputs: Tensor, backend: str = "aot_eager") -> None:
 
 
 def everything_of(method, names=ASKED):
-    options = FEW_STEPS.get(method.name, {})
+    options, whole = FEW_STEPS.get(method.name, {}), names is ASKED
 
     def everything(scores: Tensor, x: Tensor) -> list[Tensor]:
         P = method.relax(scores, tau=0.5, **options)
         both = torch.stack([scores, x], -1)  # the scores as their own payload, and another
         asked = [REQUESTS[name](P, both) for name in names]
-        return [P.sort(scores), *asked] if names is PART else [P.sort(scores), P.sort(x), *asked]
+        return [P.sort(scores), P.sort(x), *asked] if whole else [P.sort(scores), *asked]
 
     return everything
 
