@@ -207,6 +207,7 @@ def assert_same_when_compiled(function, **options) -> None:
         torch.testing.assert_close(actual, expected)
 
 
+@pytest.mark.long  # in every run: one graph, and the same gradients, in `test_compiled.py`
 @each_method
 def test_dense_form_compiles_into_one_graph(method):
     with in_form("dense"):

@@ -172,7 +172,7 @@ def on_the_cpu(row: str, what: str) -> tuple[Answer, Answer]:
     return on_cpu(of_row(row)[what], problem(length(row), torch.float32))
 
 
-@cases(*MORE_OF_LONG, of_short=(*PADDED, *MORE_OF_LONG, *LOSSES, "soft_topk", "soft_quantile"))
+@cases(*OF_LONG, "row", of_short=(*PADDED, *MORE_OF_LONG, *LOSSES, "soft_topk", "soft_quantile"))
 def test_methods_on_an_accelerator(row, what):
     assert CAPABILITIES["CUDA"][row] is True
     ask, lists = of_row(row)[what], problem(length(row), torch.float32)

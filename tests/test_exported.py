@@ -48,7 +48,7 @@ def whole_or_in_part() -> list:
     """
     found = []
     for case in CASES:
-        whole = case.part is None or case.name == "neuralsort"
+        whole = case.part is None
         marks = () if whole else pytest.mark.long
         found.append(pytest.param(case, id=case.name, marks=marks))
         if not whole:
@@ -72,11 +72,7 @@ def some_in_every_run(cases: Iterable[Case], *names: str) -> pytest.MarkDecorato
     )
 
 
-@some_in_every_run(
-    CASES,
-    "bitonic_network",
-    "nn.Temperature",
-)
+@some_in_every_run(CASES, "nn.Temperature")
 @pytest.mark.parametrize(
     "whole", [False, pytest.param(True, marks=pytest.mark.long)], ids=["part", "whole"]
 )
@@ -105,11 +101,13 @@ LIKE_ANOTHER = (
     "fast_soft_rank",
     "fast_soft_rank_kl",
     "fast_soft_sort",
+    "nn.DifferentiableKNN, nn.KNNLoss",
     "nn.NeuralSort, nn.PermutationCrossEntropy",
     "nn.SoftTopK",
     "nn.Temperature",
     "nn.TopKCrossEntropy",
     "odd_even_network",
+    "operators",
     "sinkhorn_sort",
     "softsort_squared",
 )

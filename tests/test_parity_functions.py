@@ -294,7 +294,7 @@ def torch_value_and_gradient(function: Callable[[Any, Any], Any], scores: np.nda
 IN_FLOAT32 = ("operators", "losses", "ranking losses")
 """Compositions of many steps: what rounding does to them, at the tolerance below."""
 RUNS = [(group, "float64") for group in FUNCTIONS] + [
-    pytest.param(group, "float32", marks=() if group == "losses" else pytest.mark.long)
+    pytest.param(group, "float32", marks=pytest.mark.long)  # laws in float32: `test_parity_laws.py`
     for group in IN_FLOAT32
 ]
 

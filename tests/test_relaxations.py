@@ -427,7 +427,7 @@ def test_vmap_equals_a_loop(method, form, request_):
     torch.testing.assert_close(torch.vmap(loss)(scores, x), expected)
 
 
-@pytest.mark.slow
+@pytest.mark.long  # in every run: one graph, and the same gradients, in `test_compiled.py`
 @pytest.mark.parametrize("method", [c for c in every_method() if c.values[0] not in SOFTMAX])
 def test_short_lists_compile_into_one_graph(method):
     """But for LapSum, whose recurrences break the graph."""
