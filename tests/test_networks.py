@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import neuralsort.torch as ns
+from neuralsort.torch.relaxations.layers import Layer, bitonic, compare, next_power
 from neuralsort.torch.relaxations.networks import KINDS, SWAPS, Network
 from neuralsort.torch.relaxations.ordering import Ordered
 from tests import oracle
@@ -158,9 +159,52 @@ def test_with_logistic_swaps_a_sorted_value_may_fall():
 @each_swap
 @pytest.mark.parametrize("v", [-1e300, -30.0, -0.5, -0.25, 0.0, 0.25, 0.5, 30.0, 1e300])
 def test_swap_functions(swap, v):
-    value = SWAPS[swap](torch.tensor(v, dtype=torch.float64)).item()
+    value = SWAPS[swap].share(torch.tensor(v, dtype=torch.float64)).item()
     assert 0 <= value <= 1
     np.testing.assert_allclose(value, oracle.SWAPS[swap](np.float64(v)), rtol=1e-12, atol=1e-16)
+
+
+@each_swap
+def test_slopes_of_swap_functions(swap):
+    v = torch.tensor([-1e300, -30.0, -0.5, -0.25, 0.0, 0.25, 0.5, 30.0, 1e300]).double()
+    v.requires_grad_()
+    (wanted,) = torch.autograd.grad(SWAPS[swap].share(v).sum(), v)
+    assert_near(SWAPS[swap].slope(v.detach()), wanted, 1e-14)
+
+
+@each_swap
+@pytest.mark.parametrize("n", [2, 3, 5, 8, 11])
+def test_layers_compared_in_few_passes(swap, n):
+    """Against the operations one by one: values, gradients and their gradients."""
+    spare = next_power(n) - n
+    live = torch.arange(n + spare) >= spare
+    for layer in bitonic(n):
+        x = torch.randn(2, n + spare, dtype=torch.float64, requires_grad=True)
+
+        def plainly(x: Tensor, layer: Layer = layer) -> tuple[Tensor, Tensor]:
+            a, b = layer.split(x, -1)
+            directions = layer.directions(torch.tensor([spare]), x.dtype)
+            wrong = a - b if directions is None else (a - b) * directions
+            share = SWAPS[swap].share(wrong) * torch.logical_and(*layer.split(live, -1))
+            return share, layer.join(x, torch.lerp(a, b, share), torch.lerp(b, a, share))
+
+        def fast(x: Tensor, layer: Layer = layer) -> tuple[Tensor, Tensor]:
+            found = compare(x, layer, SWAPS[swap], spare)
+            assert found is not None
+            return found
+
+        found, wanted = fast(x), plainly(x)
+        for asked in ((0,), (1,), (0, 1)):  # shares alone, wires alone, both
+            grads = [torch.randn_like(found[i]).requires_grad_() for i in asked]
+            slopes = []
+            for outputs in (found, wanted):
+                some = [outputs[i] for i in asked]
+                (once,) = torch.autograd.grad(some, x, grads, retain_graph=True)
+                (again,) = torch.autograd.grad(some, x, grads, create_graph=True)
+                twice = torch.autograd.grad(again.sin().sum(), (x, *grads), retain_graph=True)
+                slopes.append((*some, once, again, *twice))
+            for one, other in zip(*slopes, strict=True):
+                assert_near(one, other, 1e-12)
 
 
 def test_products_of_long_lists_do_not_take_the_matrix():
@@ -217,7 +261,7 @@ def test_payloads_that_differ_by_more_than_a_number_can_hold(kind, swap, tau):
 def test_the_optimal_swap_has_one_slope_where_its_pieces_meet():
     """diffsort's own has two at exactly a quarter, of which autograd takes the sum."""
     v = torch.tensor([-0.25, 0.0, 0.25], dtype=torch.float64, requires_grad=True)
-    (slope,) = torch.autograd.grad(SWAPS["optimal"](v).sum(), v)
+    (slope,) = torch.autograd.grad(SWAPS["optimal"].share(v).sum(), v)
     assert slope.tolist() == [1.0, 1.0, 1.0]
 
 
@@ -229,7 +273,7 @@ def error_free(scores: Tensor, tau: float, kind: str) -> Tensor:
     n = len(scores)
     x, rows = list(scores), list(torch.eye(n, dtype=scores.dtype))
     for a, b in oracle.comparators(n, kind):
-        share = SWAPS["optimal"]((x[a] - x[b]) / tau)
+        share = SWAPS["optimal"].share((x[a] - x[b]) / tau)
         swap = bool(x[a] > x[b])
         for values in (x, rows):
             first, second = values[a], values[b]

@@ -1,12 +1,23 @@
 """Layers of sorting networks: which wires are compared, and what a layer does to a payload."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
+from ..arrays import plain
 from ..gradients import is_traced_for_second_derivatives
+
+
+@dataclass(frozen=True)
+class Swap:
+    """By how much a pair swaps that is out of order by v temperatures, and how fast that grows."""
+
+    share: Callable[[Tensor], Tensor]
+    slope: Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -32,6 +43,43 @@ class Layer:
         if not self.start and not end:
             return pairs
         return torch.cat([x.narrow(dim, 0, self.start), pairs, x.narrow(dim, self.stop, end)], dim)
+
+    def blended(self, x: Tensor, share: Tensor, dim: int) -> Tensor:
+        """`x` with every pair mixed by its share: `(..., runs, distance)`, or so before `dim`."""
+        a, b = self.split(x, dim)
+        if not self._covers(x, dim) or not _is_eager(x, share):
+            return self.join(x, torch.lerp(a, b, share), torch.lerp(b, a, share), dim)
+        mixed = x.new_empty(x.shape)  # written where it is to stand, which saves a copy
+        first, second = self.split(mixed, dim)
+        torch.lerp(a, b, share, out=first)
+        torch.lerp(b, a, share, out=second)
+        return mixed
+
+    def _covers(self, x: Tensor, dim: int) -> bool:
+        """Whether every wire is in a pair."""
+        return not self.start and x.shape[dim] == self.stop
+
+    def directed(self, wrong: Tensor, spare: int) -> Tensor:
+        """Turns the signs of `(..., runs, distance)` in runs that are sorted downwards, in place.
+
+        Args:
+            wrong: By how much pairs are in the wrong order, if all runs were sorted upwards.
+            spare: How many wires are empty, as in `directions`.
+        """
+        if self.rising not in (0, self.stop - self.start):
+            count = (self.stop - self.start) // self.rising
+            turns = torch.arange(count, device=wrong.device) + spare // self.rising
+            signs = (1 - 2 * (turns % 2)).to(wrong.dtype)
+            wrong.unflatten(-2, (count, -1)).mul_(signs.view(-1, 1, 1))
+        return wrong
+
+    def emptied(self, share: Tensor, spare: int) -> Tensor:
+        """Sets `(..., runs, distance)` to 0, in place, where the first wire of a pair is empty."""
+        runs, rest = divmod(spare, 2 * self.distance)
+        share[..., :runs, :] = 0
+        if rest:
+            share[..., runs, : min(rest, self.distance)] = 0
+        return share
 
     def directions(self, spare: Tensor, dtype: torch.dtype) -> Tensor | None:
         """1 for runs of pairs that are sorted upwards, -1 for others: `(..., runs, 1)`.
@@ -80,6 +128,72 @@ def next_power(n: int) -> int:
     return 1 << (n - 1).bit_length() if n else 0
 
 
+def _is_eager(*tensors: Tensor) -> bool:
+    """Whether operations may write into given memory: no gradients, nothing is traced."""
+    return not torch.is_grad_enabled() and all(plain(one) for one in tensors)
+
+
+def compare(x: Tensor, layer: Layer, swap: Swap, spare: int) -> tuple[Tensor, Tensor] | None:
+    """Compares the pairs of a layer in which the first `spare` wires are empty, and no others.
+
+    Returns:
+        Shares `(..., runs, distance)` by which pairs swap, and what stands on the wires then; None
+        where this takes the operations one by one: compiled, on other devices, with tangents.
+    """
+    if not plain(x) or forward_ad._current_level >= 0 or not layer._covers(x, -1):
+        return None
+    return _Compare.apply(x, layer, swap, spare)  # pyright: ignore
+
+
+class _Compare(torch.autograd.Function):
+    """`compare` in few passes over memory, keeping wires and shares alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layer: Layer, swap: Swap, spare: int) -> tuple:
+        a, b = layer.split(x, -1)
+        share = layer.emptied(swap.share(layer.directed(a - b, spare)), spare)
+        ctx.layer, ctx.swap, ctx.spare = layer, swap, spare
+        ctx.save_for_backward(x, share)
+        ctx.set_materialize_grads(False)
+        return share, layer.blended(x, share, -1)
+
+    @staticmethod
+    def backward(ctx: Any, to_share: Tensor | None, grad: Tensor | None) -> tuple:  # pyright: ignore
+        x, share = ctx.saved_tensors
+        layer, spare = ctx.layer, ctx.spare
+        if torch.is_grad_enabled():  # to be differentiated again
+            return _compared_again(x, layer, ctx.swap, spare, to_share, grad), None, None, None
+        if to_share is None and grad is None:
+            return None, None, None, None
+        a, b = layer.split(x, -1)
+        to_x = torch.zeros_like(x) if grad is None else grad.clone()
+        to_a, to_b = layer.split(to_x, -1)
+        wrong, apart = a - b, to_a - to_b
+        through = (apart * wrong).neg_()
+        if to_share is not None:
+            through += to_share
+        slope = layer.emptied(ctx.swap.slope(layer.directed(wrong, spare)), spare)
+        to_wrong = layer.directed(slope.mul_(through), spare).sub_(apart.mul_(share))
+        to_a += to_wrong
+        to_b -= to_wrong
+        return to_x, None, None, None
+
+
+def _compared_again(
+    x: Tensor, layer: Layer, swap: Swap, spare: int, *grads: Tensor | None
+) -> Tensor | None:
+    """The gradient of `compare`, in operations that torch can differentiate."""
+    a, b = layer.split(x, -1)
+    share = swap.share(layer.directed(a - b, spare))
+    share = share * layer.emptied(torch.ones_like(share), spare)
+    both = (share, layer.join(x, torch.lerp(a, b, share), torch.lerp(b, a, share)))
+    asked = [(one, grad) for one, grad in zip(both, grads, strict=True) if grad is not None]
+    if not asked:
+        return None
+    outputs, grads = zip(*asked, strict=True)
+    return torch.autograd.grad(outputs, x, grads, create_graph=True)[0]
+
+
 class _Mix(torch.autograd.Function):
     """One layer at work: `apply(x, share, layer)` for `(..., wires, d)`, `(..., runs, distance)`.
 
@@ -88,9 +202,7 @@ class _Mix(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, share: Tensor, layer: Layer) -> Tensor:
-        a, b = layer.split(x, -2)
-        share = share.to(x.dtype).unsqueeze(-1)
-        return layer.join(x, torch.lerp(a, b, share), torch.lerp(b, a, share), -2)
+        return layer.blended(x, share.to(x.dtype).unsqueeze(-1), -2)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
@@ -102,8 +214,8 @@ class _Mix(torch.autograd.Function):
         x, share = ctx.saved_tensors
         to_x = _Mix.apply(grad, share, ctx.layer) if ctx.needs_input_grad[0] else None
         (a, b), (to_a, to_b) = ctx.layer.split(x, -2), ctx.layer.split(grad, -2)
-        # In eighths, since differences of large numbers may overflow: shares are longer numbers.
-        eighth = torch.linalg.vecdot(to_a - to_b, b / 8 - a / 8)
+        # In eighths, since their products with large numbers may overflow: shares are longer.
+        eighth = _vecdot((to_a - to_b).mul_(0.125), b - a)
         return to_x, 8 * eighth.to(share.dtype), None
 
     @staticmethod
@@ -121,3 +233,7 @@ def mix(x: Tensor, share: Tensor, layer: Layer) -> Tensor:
     x, share = x.expand(*batch, *x.shape[-2:]), share.expand(*batch, *share.shape[-2:])
     work = _Mix.forward if is_traced_for_second_derivatives() else _Mix.apply
     return work(x, share, layer)  # pyright: ignore
+
+
+def _vecdot(x: Tensor, y: Tensor) -> Tensor:
+    return (x * y).squeeze(-1) if x.shape[-1] == 1 else torch.linalg.vecdot(x, y)

@@ -26,12 +26,21 @@ from ..permutation import RelaxedPermutation
 from ..pytrees import pytree
 from ..softness import looked_for, temperature
 from ..tracing import arctangent, exporting, is_open, room_for, stable_sort
-from .layers import bitonic, mix, next_power, odd_even
+from .layers import Layer, Swap, bitonic, compare, mix, next_power, odd_even
 from .on_host import lacks_float64, on_host
 from .ordering import Ordered
 from .scored import Kernel, ScorePermutation, unrelaxed
 
 KINDS = {"odd_even": "n layers of neighbours", "bitonic": "O(log^2 n) layers, far pairs first"}
+
+
+def _cauchy(v: Tensor) -> Tensor:
+    return arctangent(v).div_(math.pi).add_(0.5)
+
+
+def _reciprocal(v: Tensor) -> Tensor:
+    """`(v / (2 + |v|) + 1) / 2`, of which v may be so large that its square is no number."""
+    return torch.where(v > 0, 1 - 1 / (2 + v.clamp(min=0)), 1 / (2 - v.clamp(max=0)))
 
 
 def _optimal(v: Tensor) -> Tensor:
@@ -40,11 +49,11 @@ def _optimal(v: Tensor) -> Tensor:
     return torch.where(v.abs() <= 0.25, v + 0.5, torch.where(v > 0, 1 - tail, tail))
 
 
-SWAPS: dict[str, Callable[[Tensor], Tensor]] = {
-    "logistic": torch.sigmoid,
-    "cauchy": lambda v: arctangent(v) / math.pi + 0.5,
-    "reciprocal": lambda v: (v / (2 + v.abs()) + 1) / 2,
-    "optimal": _optimal,
+SWAPS = {
+    "logistic": Swap(torch.sigmoid, lambda v: v.sigmoid() * (-v).sigmoid()),
+    "cauchy": Swap(_cauchy, lambda v: (v * v).add_(1).mul_(math.pi).reciprocal_()),
+    "reciprocal": Swap(_reciprocal, lambda v: 1 / (2 + v.abs()) ** 2),
+    "optimal": Swap(_optimal, lambda v: 0.0625 / v.abs().clamp(min=0.25) ** 2),
 }
 """By how much a pair swaps that is out of order by v temperatures."""
 
@@ -225,10 +234,14 @@ class Network(Kernel):
         hard = None if o.hard is None else (o.hard.unsqueeze(-1) if o.hard.dim() else o.hard)
         shares = []
         for layer in self.layers:
+            if hard is None and not self.padded and (fast := self._compared(x, layer)) is not None:
+                share, x = fast
+                shares.append(share)
+                continue
             a, b = layer.split(x, -1)
             directions = layer.directions(self.spare, x.dtype)
             wrong = a - b if directions is None else (a - b) * directions
-            share = self.swap(wrong)
+            share = self.swap.share(wrong)
             if hard is not None:
                 share = torch.where(hard, (wrong > 0).to(x.dtype) + poison.unsqueeze(-1), share)
             if not self.full:
@@ -238,6 +251,10 @@ class Network(Kernel):
             x = layer.join(x, *self._swapped(len(shares), a, b, share))
             shares.append(share)
         return shares
+
+    def _compared(self, x: Tensor, layer: Layer) -> tuple[Tensor, Tensor] | None:
+        """Shares and wires of a layer of lists whose items all exist, if there is a fast way."""
+        return compare(x, layer, self.swap, self.width - self.ordered.n)
 
     def _median(self, x: Tensor, far: Tensor) -> Tensor:
         """The lower median of what is not far off, `(..., 1)`; 0 where there is none."""
@@ -343,6 +360,9 @@ class ErrorFreeNetwork(Network):
             place = layer.join(place, torch.where(wrong, b, a), torch.where(wrong, a, b))
             swaps.append(wrong)
         return swaps
+
+    def _compared(self, x: Tensor, layer: Layer) -> None:
+        return None  # what the layers compare is not what their shares would make of it
 
     def _swapped(self, at: int, a: Tensor, b: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
         wrong, soft = self.swaps[at], super()._swapped(at, a, b, share)
