@@ -102,14 +102,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Spares the garbage collector what lives to the end: three frameworks, thousands of tests."""
+    """Spares the garbage collector what lives to the end: three frameworks, thousands of tests.
+
+    It also looks less often at what tests leave behind, for which it took a twentieth of the time.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.fixture(autouse=True)
 def _seed():
-    torch.manual_seed(0)
+    # `torch.manual_seed` also writes down where it was called, for devices that are not there.
+    torch.default_generator.manual_seed(0)
 
 
 @pytest.fixture(params=sorted(LONGEST_DENSE))
