@@ -96,7 +96,7 @@ def _ask(function: Callable[..., Any], scores: Tensor, order: Tensor) -> tuple[T
 
 def _ask_less(function: Callable[..., Any], scores: Tensor, order: Tensor) -> tuple[Tensor, ...]:
     P = function(scores, tau=0.5)
-    of_order = [P.log_prob(order)] if function is ns.neuralsort else []  # much alike in all methods
+    of_order = [P.log_prob(order)] if function is ns.softsort else []  # much alike in all methods
     return P.sort(scores), P.permutation(), *of_order
 
 
