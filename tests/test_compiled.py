@@ -234,11 +234,15 @@ def graphs_for(method: registry.Method, calls: list[tuple[Tensor, float]], **opt
     return counter.frame_count
 
 
-EVERY = pytest.mark.parametrize("method", registry.METHODS.values(), ids=lambda m: m.name)
-
-
-@EVERY
-def test_a_number_that_changes_takes_two_graphs(method):
+@pytest.mark.parametrize(
+    "name",
+    some_of(
+        registry.METHODS, "neuralsort", "sinkhorn", "bitonic_network", "fast_soft_rank_kl", "lapsum"
+    ),
+)
+def test_a_number_that_changes_takes_two_graphs(name):
+    """Where torch finds out that it changes; every method has one that changes below."""
+    method = registry.METHODS[name]
     x = lists_for(method, 3, 3 if method.name in LAID_OUT else 6)
     assert graphs_for(method, [(x, 1 - 0.1 * i) for i in range(8)]) <= 2
 
