@@ -80,10 +80,14 @@ def test_relaxed_samples_harden_to_plackett_luce():
 
 
 def test_posterior_noise_sorts_into_its_ranking():
-    model = ns.PlackettLuce(jnp.array(LOGITS))
-    rankings = model.sample(jax.random.key(0), (1000,))
-    perturbed = model.rsample_given(jax.random.key(1), rankings)
-    np.testing.assert_array_equal(jnp.argsort(-perturbed, axis=-1), rankings)
+    @jax.jit
+    def draw(logits):
+        model = ns.PlackettLuce(logits)
+        rankings = model.sample(jax.random.key(0), (1000,))
+        return rankings, model.rsample_given(jax.random.key(1), rankings)
+
+    rankings, perturbed = map(np.asarray, draw(jnp.array(LOGITS)))
+    np.testing.assert_array_equal(np.argsort(-perturbed, axis=-1), rankings)
     # Over all rankings, the posterior is the prior: Gumbel noise around the logits.
     mean = perturbed.mean(0) - jnp.array(LOGITS)
     np.testing.assert_allclose(mean, np.euler_gamma, atol=5 * np.pi / np.sqrt(6 * 1000))
@@ -120,14 +124,19 @@ def test_estimates_need_a_key():
 
 def test_an_offset_does_not_swallow_the_noise():
     """Equal logits at 10^8, and in half precision at 10^4: every item is first as often."""
-    short = jnp.full(4, 1e4, jnp.bfloat16)
-    first = {
-        "exact": ns.PlackettLuce(jnp.full(4, 1e8)).sample(jax.random.key(0), (4000,)),
-        "relaxed": ns.RelaxedPlackettLuce(1.0, jnp.full(4, 1e8))
-        .rsample(jax.random.key(0), (4000,))
-        .permutation(),
-        "half": ns.stochastic_neuralsort(short, samples=4000, key=jax.random.key(0)).permutation(),
-    }
+    key = jax.random.key(0)
+
+    @jax.jit
+    def draw(logits, short):
+        relaxed = ns.RelaxedPlackettLuce(1.0, logits).rsample(key, (4000,))
+        half = ns.stochastic_neuralsort(short, samples=4000, key=key)
+        return {
+            "exact": ns.PlackettLuce(logits).sample(key, (4000,)),
+            "relaxed": relaxed.permutation(),
+            "half": half.permutation(),
+        }
+
+    first = draw(jnp.full(4, 1e8), jnp.full(4, 1e4, jnp.bfloat16))
     for name, rankings in first.items():
         share = np.bincount(np.asarray(rankings)[:, 0], minlength=4) / 4000
         assert (np.abs(share - 0.25) < 4.5 * np.sqrt(0.25 * 0.75 / 4000)).all(), name
@@ -155,10 +164,16 @@ def test_distributions_pass_through_vmap_and_scan():
     batch = jax.vmap(lambda one: ns.RelaxedPlackettLuce(0.5, one))(logits)
     assert batch.batch_shape == (2,)
     assert batch.tau.shape == (2, 1)
-    mapped = jax.vmap(lambda model: model.rsample(key).rank())(batch)
     one = ns.RelaxedPlackettLuce(0.5, logits[1])
-    np.testing.assert_allclose(mapped[1], one.rsample(key).rank(), rtol=1e-6)
-    _, scanned = jax.lax.scan(lambda c, model: (c, model.rsample(key).rank()), 0, batch)
+
+    @jax.jit
+    def ranks(batch, one):
+        mapped = jax.vmap(lambda model: model.rsample(key).rank())(batch)
+        _, scanned = jax.lax.scan(lambda c, model: (c, model.rsample(key).rank()), 0, batch)
+        return mapped, scanned, one.rsample(key).rank()
+
+    mapped, scanned, alone = ranks(batch, one)
+    np.testing.assert_allclose(mapped[1], alone, rtol=1e-6)
     np.testing.assert_allclose(scanned, mapped, rtol=1e-6)
 
 
@@ -200,9 +215,10 @@ def cost(P):
     return P.sort(VALUE)[..., 0] ** 2 + P.sort(VALUE)[..., 1]
 
 
+@functools.cache
 def exact_gradient():
     loss = lambda x: ns.estimators.exact_expectation(cost, x)  # noqa: E731
-    return jax.grad(loss)(jnp.array(LOGITS))
+    return jax.jit(jax.grad(loss))(jnp.array(LOGITS))
 
 
 @pytest.mark.parametrize(

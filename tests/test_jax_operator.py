@@ -65,7 +65,7 @@ def matrix_of(x: Any) -> np.ndarray:
     return numpy_of(x.to_dense() if hasattr(x, "to_dense") else x)
 
 
-@each_operator_and_form("softsort", "mask", "hard", "straight-through", "transpose")
+@each_operator_and_form("softsort", "hard", "straight-through", "transpose")
 def test_entries_are_those_of_pytorch(name, length):
     """All in one program: compiling takes nearly all the time."""
     theirs = OPERATORS[name](nt, of(nt, SCORES))

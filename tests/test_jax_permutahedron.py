@@ -7,6 +7,7 @@ import pytest
 import scipy.stats
 
 from tests import oracle
+from tests.portions import some_of
 
 jax = pytest.importorskip("jax")
 
@@ -66,7 +67,7 @@ def test_edges_keep_their_rules(name, kind):
 def test_kinks_have_the_derivatives_of_blocks_kept_apart():
     """Neighbours that are in order to the last bit are not pooled."""
     x = jnp.array([1.0, 2.0, 3.0])
-    np.testing.assert_array_equal(jax.jacrev(ns.fast_soft_sort)(x), np.eye(3))
+    np.testing.assert_array_equal(jax.jit(jax.jacrev(ns.fast_soft_sort))(x), np.eye(3))
 
 
 @each_kind
@@ -104,9 +105,17 @@ def test_long_cascades_keep_the_sum_of_their_ranks():
 
 
 @each_function
-@pytest.mark.parametrize("shape", [(3, 0), (0, 4), (2, 1)])
-def test_empty_and_shortest_lists(name, shape):
-    value = FUNCTIONS[name](jnp.full(shape, 3.0), dim=-1)
+@pytest.mark.parametrize(
+    ("shape", "compiled"),
+    some_of(
+        [(shape, compiled) for shape in ((3, 0), (0, 4), (2, 1)) for compiled in (True, False)],
+        *(((3, 0), True), ((0, 4), True), ((2, 1), False)),
+    ),
+)
+def test_empty_and_shortest_lists(name, shape, compiled):
+    """Without `jit` every operation is a program: once in every run."""
+    soft = functools.partial(FUNCTIONS[name], dim=-1)
+    value = (jax.jit(soft) if compiled else soft)(jnp.full(shape, 3.0))
     assert value.shape == shape
     assert (value == (3.0 if name == "sort" else 1.0)).all()
 

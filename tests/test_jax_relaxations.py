@@ -49,6 +49,7 @@ TWO_KERNELS = pytest.mark.parametrize(
     indirect=["form"],
 )
 LONG = pytest.mark.parametrize("form", ["long"], indirect=True)
+WITH_INFINITIES = ("neuralsort", "softsort", "lapsum", "sinkhorn_sort", "sorting_network")
 
 
 # -- order -----------------------------------------------------------------------------------------
@@ -94,16 +95,26 @@ def test_ties_infinities_and_masks_keep_their_rules(relax):
 
 
 @pytest.mark.parametrize(
-    "relax", [ns.neuralsort, ns.softsort, ns.lapsum, ns.sinkhorn_sort, ns.sorting_network]
+    ("name", "compiled"),
+    some_of(
+        [(name, compiled) for name in WITH_INFINITIES for compiled in (False, True)],
+        *((name, name in ("lapsum", "sinkhorn_sort")) for name in WITH_INFINITIES),
+    ),
 )
-def test_values_of_what_takes_no_part_stay_in_their_places(relax):
-    inf, nan = jnp.inf, jnp.nan
+def test_values_of_what_takes_no_part_stay_in_their_places(name, compiled):
+    """In every run compiled where there are most operations, each a program without `jit`."""
+    relax, inf, nan = getattr(ns, name), jnp.inf, jnp.nan
+
+    def sort(scores, x, mask):
+        return relax(scores, tau=0.5, mask=mask).sort(x)
+
+    sort = jax.jit(sort) if compiled else sort
     scores = jnp.array([inf, -inf, 0.3, inf, -inf])
-    ordered = relax(scores, tau=0.5).sort(scores)
+    ordered = sort(scores, scores, None)
     np.testing.assert_allclose(ordered, [inf, inf, 0.3, -inf, -inf], rtol=1e-6)
     # As many items again: every operation is compiled for every length by itself.
     mask = jnp.array([True, True, False, False, False])
-    ordered = relax(jnp.arange(5.0), tau=0.5, mask=mask).sort(jnp.array([1.0, 2.0, nan, nan, nan]))
+    ordered = sort(jnp.arange(5.0), jnp.array([1.0, 2.0, nan, nan, nan]), mask)
     assert np.isfinite(ordered[:2]).all()
     assert np.isnan(ordered[2:]).all()
 
@@ -140,20 +151,27 @@ SHAPES = ((0,), (3, 0), (0, 4), (1,))
 
 
 @pytest.mark.parametrize(
-    ("relax", "shape"),
+    ("relax", "shape", "compiled"),
     some_of(
-        [(relax, shape) for relax in (ns.neuralsort, ns.sinkhorn_sort) for shape in SHAPES],
-        *((ns.neuralsort, shape) for shape in SHAPES),
-        *((ns.sinkhorn_sort, shape) for shape in ((3, 0), (1,))),
+        [
+            (relax, shape, compiled)
+            for relax in (ns.neuralsort, ns.sinkhorn_sort)
+            for shape in SHAPES
+            for compiled in (False, True)
+        ],
+        *((ns.neuralsort, shape, False) for shape in SHAPES),
+        *((ns.sinkhorn_sort, shape, True) for shape in ((3, 0), (1,))),
     ),
 )
-def test_empty_and_single_lists(shape, relax):
-    scores = jnp.ones(shape)
-    P = relax(scores)
-    assert P.to_dense().shape == (*shape, shape[-1])
-    assert P.log_prob(P.permutation()).shape == shape
-    for value in (P.sort(scores), P.rank(), P.entropy(), P.skipped_mass()):
-        assert value.shape == shape
+def test_empty_and_single_lists(shape, relax, compiled):
+    def ask(scores):
+        P = relax(scores)
+        each = P.log_prob(P.permutation()), P.sort(scores), P.rank(), P.entropy(), P.skipped_mass()
+        return P.to_dense(), each
+
+    matrix, values = (jax.jit(ask) if compiled else ask)(jnp.ones(shape))
+    assert matrix.shape == (*shape, shape[-1])
+    assert all(value.shape == shape for value in values)
 
 
 @pytest.mark.parametrize("relax", [ns.neuralsort, ns.softsort, ns.sinkhorn_sort])
