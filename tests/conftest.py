@@ -20,6 +20,8 @@ from torch import Tensor
 from tests import xla  # noqa: F401  (before JAX makes its first array)
 from tests.methods import LONGEST_DENSE, in_form
 
+gc.disable()  # until all is imported and collected: see `pytest_collection_finish`
+
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 WEIGHT_ATOL = {
@@ -109,6 +111,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
