@@ -13,6 +13,7 @@ from torch.export import Dim
 import neuralsort.torch as ns
 from neuralsort.torch import tracing
 from tests.exports import CASES, RELEVANCE_LOSSES, Case
+from tests.portions import some_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
@@ -152,17 +153,18 @@ def test_onnx_programs_draw_by_the_same_law():
     assert ks_2samp(one, case.function(logits)[0][:, 0, 0]).pvalue > 1e-6  # pyright: ignore
 
 
-def test_networks_without_a_largest_length_serve_lengths_to_the_next_power_of_two():
+@pytest.mark.parametrize(("seen", "largest"), some_of([(3, 4), (6, 8)], (3, 4)))
+def test_networks_without_a_largest_length_serve_lengths_to_the_next_power_of_two(seen, largest):
     class Sort(torch.nn.Module):
         def forward(self, scores: torch.Tensor) -> torch.Tensor:
             return ns.sorting_network(scores, tau=0.5).to_dense()
 
     shapes = ({0: Dim.AUTO, 1: Dim.AUTO},)
-    program = torch.export.export(Sort(), (torch.randn(2, 3),), dynamic_shapes=shapes).module()
-    for n in (3, 4):
+    program = torch.export.export(Sort(), (torch.randn(3, seen),), dynamic_shapes=shapes).module()
+    for n in (largest // 2 + 1, largest):
         torch.testing.assert_close(program(torch.randn(2, n)).sum(-1), torch.ones(2, n))
-    with pytest.raises(AssertionError, match="<= 4"):
-        program(torch.randn(2, 5))
+    with pytest.raises(AssertionError, match=f"<= {largest}"):
+        program(torch.randn(2, largest + 1))
 
 
 # -- the forms, beside the operations they stand for -----------------------------------------------

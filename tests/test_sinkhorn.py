@@ -10,6 +10,7 @@ from torch.autograd import gradcheck, gradgradcheck
 import neuralsort.torch as ns
 from tests import oracle
 from tests.conftest import DTYPES, WEIGHT_ATOL, assert_near
+from tests.portions import some_of
 from tests.requests import REQUESTS, each_request
 
 INF = float("inf")
@@ -220,12 +221,13 @@ def test_vmap_equals_a_loop():
     torch.testing.assert_close(torch.vmap(torch.func.grad(loss))(L), expected)
 
 
-def test_it_compiles_into_one_graph():
+@pytest.mark.parametrize("iterations", some_of([3, 20], 3))
+def test_it_compiles_into_one_graph(iterations):
     torch._dynamo.reset()
     L = logits(2, 5, 5).requires_grad_()
 
     def loss(L: Tensor) -> Tensor:
-        return ns.sinkhorn(L, tau=0.5, iterations=3).rank().square().sum()
+        return ns.sinkhorn(L, tau=0.5, iterations=iterations).rank().square().sum()
 
     compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(L), loss(L))
