@@ -241,9 +241,10 @@ def test_networks_read_every_size(height, places):
     assert PaperNetwork(height, places * height, 7)(images).shape == (2, 3, 7)
     reader = CellReader(height, places * height, places)
     kinds = reader(images)
-    assert kinds.shape == (2, 3, places, reader.kinds)
-    assert torch.allclose(kinds.sum(-1), torch.ones(2, 3, places))
-    assert PlaceSum(places, reader.kinds, 7)(kinds).shape == (2, 3, 7)
+    assert kinds.shape == (2, 3, places, reader.outputs)
+    each = kinds.unflatten(-1, (reader.opinions, reader.kinds))
+    assert torch.allclose(each.sum(-1), torch.ones(2, 3, places, reader.opinions))
+    assert PlaceSum(places, reader.outputs, 7)(kinds).shape == (2, 3, 7)
 
 
 def test_papers_network_has_the_papers_layers():

@@ -81,7 +81,7 @@ def trained(loss, head):
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
     reader = CellReader(height, PLACES * width, PLACES)
-    head = head(reader.kinds)
+    head = head(reader.outputs)
     parameters = [*reader.parameters(), *head.parameters()]
     optimiser = torch.optim.AdamW(parameters, lr=2e-2)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 2e-2, total_steps=STEPS)

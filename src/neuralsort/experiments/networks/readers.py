@@ -40,45 +40,51 @@ class CellReader(nn.Module):
     """Reads every digit with the same small network, and says of what kind it is.
 
     The softmax makes the reading of a digit nearly discrete: without it, noise from the leading
-    digit would drown the differences that the last ones make.
+    digit would drown the differences that the last ones make. Early in training two digits often
+    fall into one kind, and a softmax does not part them again. So there are several opinions: what
+    one of them takes for the same, another tells apart.
 
     Args:
         height: Of the images.
         width: Of the images, all digits together.
         places: Digits per image, side by side.
-        kinds: How many kinds of digit it can tell apart.
+        kinds: How many kinds of digit an opinion can tell apart.
+        opinions: How many there are.
     """
 
-    def __init__(self, height: int, width: int, places: int, *, kinds: int = 16) -> None:
+    def __init__(
+        self, height: int, width: int, places: int, *, kinds: int = 16, opinions: int = 4
+    ) -> None:
         super().__init__()
-        self.places, self.kinds = places, kinds
-        large = height >= 16  # digits of 8 x 8 have no pixel to spare, and less to tell apart
-        first, second, third = (32, 64, 96) if large else (16, 32, 64)
-        stride = 2 if large else 1
-        area = (height // stride // 4) * (width // places // stride // 4)
+        self.places, self.kinds, self.opinions = places, kinds, opinions
+        of_digits = _large if height >= 16 else _small  # 8 x 8 have no pixel to spare
+        features, size = of_digits(height, width // places)
         layers = nn.Sequential(
-            *_convolution(1, first, kernel=5, stride=stride),
-            *_convolution(first, second, kernel=3, stride=2),
-            *_convolution(second, third, kernel=3, stride=1),
-            nn.MaxPool2d(2),
+            *features,
             nn.Flatten(),
-            nn.Linear(third * area, 128, bias=False),
+            nn.Linear(size, 128, bias=False),
             nn.BatchNorm1d(128),
             nn.ReLU(),
-            nn.Linear(128, kinds),
+            nn.Linear(128, self.outputs),
         )
         # Faster on CPUs; torch's stubs do not know this use of `to`.
         self.layers = layers.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 
+    @property
+    def outputs(self) -> int:
+        """Numbers per digit: the kinds of all opinions."""
+        return self.opinions * self.kinds
+
     def forward(self, images: Tensor) -> Tensor:
-        """`(..., height, width) -> (..., l, kinds)`, non-negative and adding up to 1."""
+        """`(..., height, width) -> (..., l, outputs)`. The kinds of an opinion add up to 1."""
         cells = split_cells(images, self.places)  # (..., l, height, width / l)
         return self.read(cells.flatten(0, -3)).unflatten(0, cells.shape[:-2])
 
     def read(self, digits: Tensor) -> Tensor:
-        """`(N, height, width / l) -> (N, kinds)`. The kinds of single digits."""
+        """`(N, height, width / l) -> (N, outputs)`. The kinds of single digits."""
         flat = digits.unsqueeze(1).to(memory_format=torch.channels_last)
-        return self.layers(flat).softmax(-1)
+        each = self.layers(flat).unflatten(-1, (self.opinions, self.kinds))
+        return each.softmax(-1).flatten(-2)
 
 
 class PlaceSum(nn.Module):
@@ -122,6 +128,38 @@ class Gain(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         """`(..., outputs) -> (..., outputs)`."""
         return values * (3 * self.gain).exp()
+
+
+def _large(height: int, width: int) -> tuple[list[nn.Module], int]:
+    """Features of digits of 28 x 28 or so, and how many.
+
+    Nearly all the time of a study goes into these. So each convolution has its pooling right behind
+    it: what is normalised then is a quarter as much. The border of a digit is empty, and is left
+    out.
+    """
+    layers = [
+        nn.Conv2d(1, 32, 5, 2, bias=False),
+        nn.MaxPool2d(2),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3, padding=1, bias=False),
+        nn.MaxPool2d(2),
+        nn.BatchNorm2d(64),
+        nn.ReLU(),
+    ]
+    down, right = ((side - 3) // 8 for side in (height, width))
+    return layers, 64 * down * right
+
+
+def _small(height: int, width: int) -> tuple[list[nn.Module], int]:
+    """Features of digits of 8 x 8 or so, and how many."""
+    layers = [
+        *_convolution(1, 16, kernel=5, stride=1),
+        *_convolution(16, 32, kernel=3, stride=2),
+        *_convolution(32, 64, kernel=3, stride=1),
+        nn.MaxPool2d(2),
+    ]
+    return layers, 64 * (height // 4) * (width // 4)
 
 
 def _convolution(inputs: int, outputs: int, *, kernel: int, stride: int) -> tuple[nn.Module, ...]:

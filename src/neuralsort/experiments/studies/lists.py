@@ -62,7 +62,7 @@ class ListConfig(StudyConfig):
         if self.recipe != "fast":
             return nn.Identity(), partial(PaperNetwork, height, whole)
         reader = CellReader(height, whole, self.places)
-        return reader, partial(PlaceSum, self.places, reader.kinds)
+        return reader, partial(PlaceSum, self.places, reader.outputs)
 
     def fixed(self, splits: dict[str, Digits], split: Literal["validation", "test"]) -> Sequences:
         """The lists that models are chosen by, or tested on."""
@@ -86,16 +86,16 @@ class ListStudy:
     def plan(self, config: ListConfig) -> Plan:
         """How our own recipe trains: on as many digits a step at every length."""
         return Plan(
-            steps=3_000,
+            steps=4_000,
             batch=max(4, 120 // config.n),
-            lr=2e-2,
+            lr=3e-2,
             optimizer="adamw",
             weight_decay=0.01,
             schedule="one_cycle",
             clip=5.0,
             average=0.99,
-            validate_every=600,
-            overlap=10,
+            validate_every=800,
+            overlap=30,
         )
 
     def memory(self, config: ListConfig, plan: Plan) -> int:
