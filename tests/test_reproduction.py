@@ -41,7 +41,7 @@ def tiny(folder: Path, *, method: str = "neuralsort", seed: int = 0) -> Cell:
 def test_every_cell_of_the_papers_tables_is_there_three_times_with_equal_budgets():
     queue = in_order(list(cells("mnist")))
     assert len({cell.folder for cell in queue}) == len(queue)
-    long = [cell for cell in queue if cell.config.steps == 4_000]
+    long = [cell for cell in queue if cell.config.steps == 3_000]
     found = {(c.study, c.config.method, c.config.n, c.config.seed) for c in long}
     for study, lengths, methods in (
         ("sort", paper.SORT_LENGTHS, paper.EXACT_MATCH),
@@ -55,7 +55,7 @@ def test_every_cell_of_the_papers_tables_is_there_three_times_with_equal_budgets
 
 
 def test_every_method_chooses_from_the_same_temperatures_in_runs_as_short():
-    queue = [cell for cell in cells("mnist") if cell.config.steps == 4_000]
+    queue = [cell for cell in cells("mnist") if cell.config.steps == 3_000]
     choosers = [cell.chooser for cell in queue if cell.config.method not in WITHOUT_TAU]
     assert {(one.config.tau, one.config.steps) for one in choosers} == {
         ((0.125, 0.5, 2.0, 8.0), 300)

@@ -86,7 +86,7 @@ class ListStudy:
     def plan(self, config: ListConfig) -> Plan:
         """How our own recipe trains: on as many digits a step at every length."""
         return Plan(
-            steps=4_000,
+            steps=3_000,
             batch=max(4, 120 // config.n),
             lr=3e-2,
             optimizer="adamw",
@@ -94,7 +94,7 @@ class ListStudy:
             schedule="one_cycle",
             clip=5.0,
             average=0.99,
-            validate_every=800,
+            validate_every=600,
             overlap=30,
         )
 
