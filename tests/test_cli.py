@@ -210,7 +210,7 @@ def test_progress_is_quiet_where_there_is_no_terminal(tmp_path, capsys):
 def test_reproduce_says_what_it_would_do(capsys):
     assert cli.main(["reproduce", "--dry-run", "--only", "median"]) == 0
     said = capsys.readouterr().out.split()
-    chooser = "median-mnist-stochastic_neuralsort-n15-fast-seed0-steps300-tau-0.125-0.5-2-8"
+    chooser = "median-mnist-stochastic_neuralsort-n15-fast-seed0-steps600-tau-0.125-0.5-2-8"
     run = "median-mnist-stochastic_neuralsort-n15-fast-seed2-steps3000"
     assert said.index(chooser) < said.index(run)
     assert all(one.startswith("median") for one in said)

@@ -58,7 +58,7 @@ def test_every_method_chooses_from_the_same_temperatures_in_runs_as_short():
     queue = [cell for cell in cells("mnist") if cell.config.steps == 3_000]
     choosers = [cell.chooser for cell in queue if cell.config.method not in WITHOUT_TAU]
     assert {(one.config.tau, one.config.steps) for one in choosers} == {
-        ((0.125, 0.5, 2.0, 8.0), 300)
+        ((0.125, 0.5, 2.0, 8.0), 600)
     }
     assert {one.config.seed for one in choosers} == {0}
     assert all(cell.chooser is None for cell in queue if cell.config.method in WITHOUT_TAU)

@@ -36,7 +36,7 @@ STEPS = {"fast": 3_000, "tuned": 10_000}
 TAUS = {"fast": (0.125, 0.5, 2.0, 8.0), "tuned": (16.0, 128.0, 1024.0)}
 """The temperatures that every method chooses from, in short runs, before its seeds are run."""
 
-SHORT = 10
+SHORT = 5
 """A short run has this fraction of the steps."""
 
 KEPT_METHOD, KEPT_SEED, KEPT_BYTES = "neuralsort", 0, 2_000_000
