@@ -99,7 +99,7 @@ def test_limits_keep_budgets_equal(tmp_path):
     some = [placed(one, tmp_path, tmp_path, None, 50) for one in cells("mnist")]
     lists = [cell.config for cell in some if cell.study == "sort" and not cell.config.tau]
     assert {config.steps for config in lists} == {50}
-    assert {cell.chooser.config.steps for cell in some if cell.chooser} == {5}
+    assert {cell.chooser.config.steps for cell in some if cell.chooser} == {10}
 
 
 # -- doing them ------------------------------------------------------------------------------------
