@@ -166,10 +166,59 @@ def test_swap_functions(swap, v):
 
 @each_swap
 def test_slopes_of_swap_functions(swap):
-    v = torch.tensor([-1e300, -30.0, -0.5, -0.25, 0.0, 0.25, 0.5, 30.0, 1e300]).double()
-    v.requires_grad_()
-    (wanted,) = torch.autograd.grad(SWAPS[swap].share(v).sum(), v)
-    assert_near(SWAPS[swap].slope(v.detach()), wanted, 1e-14)
+    v = torch.tensor([-1e300, -100, -38, -30, -0.5, -0.25, 0, 0.25, 0.5, 30, 38, 100, 1e300])
+    v = v.double().nan_to_num(posinf=1e300, neginf=-1e300).requires_grad_()
+    share = SWAPS[swap].share(v)
+    (wanted,) = torch.autograd.grad(share.sum(), v)
+    slope = SWAPS[swap].slope(v.detach(), share.detach())
+    np.testing.assert_allclose(slope, wanted, rtol=1e-12, atol=1e-30)
+
+
+def test_gradients_are_those_of_rounded_shares():
+    """Where a share has rounded to 1, the slope of what it would be must not count."""
+    x = torch.tensor([39.0, -7.0, -54.0, 14.0], dtype=torch.float64, requires_grad=True)
+
+    def gradient(again: bool) -> Tensor:
+        P = ns.sorting_network(x, tau=1.0, swap="logistic")
+        loss = P.log_prob(torch.arange(4)).sum()
+        return torch.autograd.grad(loss, x, create_graph=again)[0]
+
+    assert_near(gradient(False), gradient(True), 1e-12)
+
+
+@each_swap
+def test_infinite_scores_leave_the_others_as_they_are(swap):
+    near = torch.tensor([0.0, 0.3], dtype=torch.float64)
+    alone = ns.sorting_network(near, tau=0.3, swap=swap).to_dense()
+    inf = torch.tensor([torch.inf], dtype=torch.float64)
+    for place in range(3):
+        one = torch.cat([near[:place], -inf, near[place:]])
+        matrix = ns.sorting_network(one, tau=0.3, swap=swap).to_dense()
+        assert_near(matrix[:2, one > -torch.inf], alone, 1e-12)
+
+
+def test_digits_behind_a_whole_swap_are_kept():
+    """Gradients of one list that differ by 1e20: as by torch's own operations."""
+    y = torch.tensor([1e20, 2e20, 1.0, 2.0], dtype=torch.float64)
+    x = torch.tensor([100.0, 100.5, 0.0, 0.5], dtype=torch.float64, requires_grad=True)
+    weights = torch.tensor([1.0, 2, 3, 5], dtype=torch.float64)
+
+    def gradient(again: bool) -> Tensor:
+        P = ns.sorting_network(x, tau=1.0, kind="bitonic", swap="logistic")
+        return torch.autograd.grad(((P @ y) * weights).sum(), x, create_graph=again)[0]
+
+    assert_near(gradient(False)[2:], gradient(True)[2:], 1e-9)
+
+
+@each_swap
+def test_jacobians_of_matrices_in_batches(swap):
+    s = torch.randn(5, dtype=torch.float64)
+
+    def matrix(s: Tensor) -> Tensor:
+        return ns.sorting_network(s, kind="bitonic", swap=swap).to_dense()
+
+    jacobian = torch.autograd.functional.jacobian
+    assert_near(jacobian(matrix, s, vectorize=True), jacobian(matrix, s), 1e-12)
 
 
 @each_swap

@@ -14,10 +14,16 @@ from ..gradients import is_traced_for_second_derivatives
 
 @dataclass(frozen=True)
 class Swap:
-    """By how much a pair swaps that is out of order by v temperatures, and how fast that grows."""
+    """By how much a pair swaps that is out of order by v temperatures.
+
+    Attributes:
+        share: Of v.
+        slope: How fast the share grows with v; of v and the share as it was rounded, so that the
+            slope is that of what is used.
+    """
 
     share: Callable[[Tensor], Tensor]
-    slope: Callable[[Tensor], Tensor]
+    slope: Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -134,11 +140,12 @@ def _is_eager(*tensors: Tensor) -> bool:
 
 
 def compare(x: Tensor, layer: Layer, swap: Swap, spare: int) -> tuple[Tensor, Tensor] | None:
-    """Compares the pairs of a layer in which the first `spare` wires are empty, and no others.
+    """Compares the pairs of a layer. The first `spare` wires are empty, the others have an item.
 
     Returns:
         Shares `(..., runs, distance)` by which pairs swap, and what stands on the wires then; None
-        where this takes the operations one by one: compiled, on other devices, with tangents.
+        where this takes the operations one by one: compiled, on other devices, with tangents, or
+        if some wires are in no pair.
     """
     if not plain(x) or forward_ad._current_level >= 0 or not layer._covers(x, -1):
         return None
@@ -161,37 +168,49 @@ class _Compare(torch.autograd.Function):
     def backward(ctx: Any, to_share: Tensor | None, grad: Tensor | None) -> tuple:  # pyright: ignore
         x, share = ctx.saved_tensors
         layer, spare = ctx.layer, ctx.spare
-        if torch.is_grad_enabled():  # to be differentiated again
-            return _compared_again(x, layer, ctx.swap, spare, to_share, grad), None, None, None
         if to_share is None and grad is None:
             return None, None, None, None
+        if torch.is_grad_enabled() or not _in_memory(to_share, grad):
+            return _compared_again(x, layer, ctx.swap, spare, to_share, grad), None, None, None
         a, b = layer.split(x, -1)
-        to_x = torch.zeros_like(x) if grad is None else grad.clone()
-        to_a, to_b = layer.split(to_x, -1)
-        wrong, apart = a - b, to_a - to_b
-        through = (apart * wrong).neg_()
+        wrong = a - b
+        slope = layer.emptied(ctx.swap.slope(layer.directed(wrong.clone(), spare), share), spare)
+        if grad is None:
+            to_wrong = layer.directed(slope.mul_(to_share), spare)
+            return layer.join(x, to_wrong, -to_wrong), None, None, None
+        to_a, to_b = layer.split(grad, -1)
+        through = (to_b - to_a).mul_(wrong)
         if to_share is not None:
             through += to_share
-        slope = layer.emptied(ctx.swap.slope(layer.directed(wrong, spare)), spare)
-        to_wrong = layer.directed(slope.mul_(through), spare).sub_(apart.mul_(share))
+        to_wrong = layer.directed(slope.mul_(through), spare)
+        to_x = layer.blended(grad, share, -1)  # a layer is symmetric
+        to_a, to_b = layer.split(to_x, -1)
         to_a += to_wrong
         to_b -= to_wrong
         return to_x, None, None, None
 
 
+def _in_memory(*tensors: Tensor | None) -> bool:
+    """Whether tensors have memory of their own; gradients that torch maps in batches have none."""
+    try:
+        return all(one.data_ptr() is not None for one in tensors if one is not None)
+    except RuntimeError:
+        return False
+
+
 def _compared_again(
     x: Tensor, layer: Layer, swap: Swap, spare: int, *grads: Tensor | None
-) -> Tensor | None:
-    """The gradient of `compare`, in operations that torch can differentiate."""
-    a, b = layer.split(x, -1)
-    share = swap.share(layer.directed(a - b, spare))
-    share = share * layer.emptied(torch.ones_like(share), spare)
-    both = (share, layer.join(x, torch.lerp(a, b, share), torch.lerp(b, a, share)))
+) -> Tensor:
+    """The gradient of `compare`, by operations that torch can differentiate and map."""
+    again = torch.is_grad_enabled()
+    with torch.enable_grad():
+        a, b = layer.split(x, -1)
+        share = swap.share(layer.directed(a - b, spare))  # of a difference torch keeps nothing
+        share = share * layer.emptied(torch.ones_like(share), spare)
+        both = (share, layer.join(x, torch.lerp(a, b, share), torch.lerp(b, a, share)))
     asked = [(one, grad) for one, grad in zip(both, grads, strict=True) if grad is not None]
-    if not asked:
-        return None
     outputs, grads = zip(*asked, strict=True)
-    return torch.autograd.grad(outputs, x, grads, create_graph=True)[0]
+    return torch.autograd.grad(outputs, x, grads, create_graph=again)[0]
 
 
 class _Mix(torch.autograd.Function):
@@ -214,7 +233,7 @@ class _Mix(torch.autograd.Function):
         x, share = ctx.saved_tensors
         to_x = _Mix.apply(grad, share, ctx.layer) if ctx.needs_input_grad[0] else None
         (a, b), (to_a, to_b) = ctx.layer.split(x, -2), ctx.layer.split(grad, -2)
-        # In eighths, since their products with large numbers may overflow: shares are longer.
+        # In eighths, since products with large numbers may overflow; the shares are in float64.
         eighth = _vecdot((to_a - to_b).mul_(0.125), b - a)
         return to_x, 8 * eighth.to(share.dtype), None
 
@@ -236,4 +255,5 @@ def mix(x: Tensor, share: Tensor, layer: Layer) -> Tensor:
 
 
 def _vecdot(x: Tensor, y: Tensor) -> Tensor:
+    """`torch.linalg.vecdot`, without its sum where there is but one column."""
     return (x * y).squeeze(-1) if x.shape[-1] == 1 else torch.linalg.vecdot(x, y)

@@ -31,6 +31,12 @@ from .on_host import lacks_float64, on_host
 from .ordering import Ordered
 from .scored import Kernel, ScorePermutation, unrelaxed
 
+# Scores beyond this many temperatures are as good as this many, and infinite ones stand farther
+# off: so far that pairs of them and others, which lie beyond, swap wholly or not at all.
+ENDLESS, BEYOND, FAR = 1e290, 1e295, 1e300
+# From here on the share of a pair with the reciprocal swap is rounded to 0 or 1.
+WHOLE = 1e17
+
 KINDS = {"odd_even": "n layers of neighbours", "bitonic": "O(log^2 n) layers, far pairs first"}
 
 
@@ -39,23 +45,22 @@ def _cauchy(v: Tensor) -> Tensor:
 
 
 def _reciprocal(v: Tensor) -> Tensor:
-    """`(v / (2 + |v|) + 1) / 2`, of which v may be so large that its square is no number."""
-    return torch.where(v > 0, 1 - 1 / (2 + v.clamp(min=0)), 1 / (2 - v.clamp(max=0)))
+    v = v.clamp(-WHOLE, WHOLE)  # of larger ones the derivative would be infinity times 0
+    return (v / (2 + v.abs()) + 1) / 2
 
 
 def _optimal(v: Tensor) -> Tensor:
     """A straight line through the middle, then a hyperbola: no monotone swap errs less."""
-    tail = 0.0625 / v.abs().clamp(min=0.25)
+    tail = (0.0625 / v.abs().clamp(min=0.25)).masked_fill(v.abs() > BEYOND, 0.0)
     return torch.where(v.abs() <= 0.25, v + 0.5, torch.where(v > 0, 1 - tail, tail))
 
 
 SWAPS = {
-    "logistic": Swap(torch.sigmoid, lambda v: v.sigmoid() * (-v).sigmoid()),
-    "cauchy": Swap(_cauchy, lambda v: (v * v).add_(1).mul_(math.pi).reciprocal_()),
-    "reciprocal": Swap(_reciprocal, lambda v: 1 / (2 + v.abs()) ** 2),
-    "optimal": Swap(_optimal, lambda v: 0.0625 / v.abs().clamp(min=0.25) ** 2),
+    "logistic": Swap(torch.sigmoid, lambda v, share: share * (1 - share)),
+    "cauchy": Swap(_cauchy, lambda v, _: (v * v).add_(1).mul_(math.pi).reciprocal_()),
+    "reciprocal": Swap(_reciprocal, lambda v, _: 1 / (2 + v.abs()) ** 2),
+    "optimal": Swap(_optimal, lambda v, _: 0.0625 / v.abs().clamp(min=0.25) ** 2),
 }
-"""By how much a pair swaps that is out of order by v temperatures."""
 
 TAILS = {
     "logistic": "exponential",
@@ -64,10 +69,6 @@ TAILS = {
     "optimal": "as heavy with the least error",
     "error_free": "hard in values and optimal in gradients",
 }
-
-# Scores beyond this many temperatures are as good as this many, and infinite ones stand farther
-# off: so far that pairs of them and others swap wholly or not at all, in finite numbers.
-ENDLESS, FAR = 1e290, 1e300
 
 
 def sorting_network(
