@@ -1,6 +1,7 @@
 """Sorting networks: they sort, by layers that are what the literature says they are."""
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import neuralsort.torch as ns
-from neuralsort.torch.relaxations.layers import Layer, bitonic, compare, next_power
+from neuralsort.torch.relaxations.layers import bitonic, compare, mix, next_power, odd_even
 from neuralsort.torch.relaxations.networks import KINDS, SWAPS, Network
 from neuralsort.torch.relaxations.ordering import Ordered
 from tests import oracle
@@ -20,6 +21,7 @@ from tests.test_gradients import inputs
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
 each_swap = pytest.mark.parametrize("swap", SWAPS)
+LAYERS = {"odd_even": odd_even, "bitonic": bitonic}
 
 
 @each_kind
@@ -221,39 +223,69 @@ def test_jacobians_of_matrices_in_batches(swap):
     assert_near(jacobian(matrix, s, vectorize=True), jacobian(matrix, s), 1e-12)
 
 
+def _slopes(outputs: list[Tensor], inputs: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
+    """Gradients of outputs, by either way there is to them, and gradients of these."""
+    once = torch.autograd.grad(outputs, inputs, grads, retain_graph=True)
+    again = torch.autograd.grad(outputs, inputs, grads, create_graph=True)
+    cost = sum(one.sin().sum() for one in again)
+    twice = torch.autograd.grad(
+        cost, [*inputs, *grads], retain_graph=True, allow_unused=True, materialize_grads=True
+    )
+    return [*once, *again, *twice]
+
+
+def assert_all_near(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> None:
+    for one, other in zip(found, wanted, strict=True):
+        assert_near(one, other, 1e-12)
+
+
+@each_kind
 @each_swap
 @pytest.mark.parametrize("n", [2, 3, 5, 8, 11])
-def test_layers_compared_in_few_passes(swap, n):
+def test_layers_compared_in_few_passes(kind, swap, n):
     """Against the operations one by one: values, gradients and their gradients."""
-    spare = next_power(n) - n
-    live = torch.arange(n + spare) >= spare
-    for layer in bitonic(n):
-        x = torch.randn(2, n + spare, dtype=torch.float64, requires_grad=True)
+    layers = LAYERS[kind](n)
+    width = next_power(n) if kind == "bitonic" else n
+    spare = width - n
+    live = torch.arange(width) >= spare
+    start = torch.randn(2, width, dtype=torch.float64, requires_grad=True)
 
-        def plainly(x: Tensor, layer: Layer = layer) -> tuple[Tensor, Tensor]:
-            a, b = layer.split(x, -1)
-            directions = layer.directions(torch.tensor([spare]), x.dtype)
-            wrong = a - b if directions is None else (a - b) * directions
-            share = SWAPS[swap].share(wrong) * torch.logical_and(*layer.split(live, -1))
-            return share, layer.join(x, torch.lerp(a, b, share), torch.lerp(b, a, share))
+    x, wanted = start, []
+    for layer in layers:
+        a, b = layer.split(x, -1)
+        directions = layer.directions(torch.tensor([spare]), x.dtype)
+        wrong = a - b if directions is None else (a - b) * directions
+        share = SWAPS[swap].share(wrong) * torch.logical_and(*layer.split(live, -1))
+        x = layer.join(x, torch.lerp(a, b, share), torch.lerp(b, a, share))
+        wanted.append(share)
+    found = compare(start, layers, SWAPS[swap], spare)
+    assert found is not None
+    assert_all_near(found, wanted)
 
-        def fast(x: Tensor, layer: Layer = layer) -> tuple[Tensor, Tensor]:
-            found = compare(x, layer, SWAPS[swap], spare)
-            assert found is not None
-            return found
+    for asked in ({0}, {len(layers) - 1}, {len(layers) // 2}, set(range(len(layers)))):
+        grads = [torch.randn_like(found[i]).requires_grad_() for i in asked]
+        slopes = [_slopes([all_[i] for i in asked], [start], grads) for all_ in (found, wanted)]
+        assert_all_near(*slopes)
 
-        found, wanted = fast(x), plainly(x)
-        for asked in ((0,), (1,), (0, 1)):  # shares alone, wires alone, both
-            grads = [torch.randn_like(found[i]).requires_grad_() for i in asked]
-            slopes = []
-            for outputs in (found, wanted):
-                some = [outputs[i] for i in asked]
-                (once,) = torch.autograd.grad(some, x, grads, retain_graph=True)
-                (again,) = torch.autograd.grad(some, x, grads, create_graph=True)
-                twice = torch.autograd.grad(again.sin().sum(), (x, *grads), retain_graph=True)
-                slopes.append((*some, once, again, *twice))
-            for one, other in zip(*slopes, strict=True):
-                assert_near(one, other, 1e-12)
+
+@each_kind
+@pytest.mark.parametrize("n", [2, 5, 8])
+@pytest.mark.parametrize("d", [1, 3])
+def test_layers_mixed_in_few_passes(kind, n, d):
+    layers = LAYERS[kind](n)
+    x = torch.randn(2, layers[0].stop + (kind == "odd_even") * (n % 2), d, dtype=torch.float64)
+    shares = [torch.rand_like(layer.split(x[..., 0], -1)[0]).requires_grad_() for layer in layers]
+    x.requires_grad_()
+    wanted = x
+    for layer, share in zip(layers, shares, strict=True):
+        a, b = layer.split(wanted, -2)
+        share = share.unsqueeze(-1)
+        wanted = layer.join(wanted, torch.lerp(a, b, share), torch.lerp(b, a, share), -2)
+    found = mix(x, shares, layers)
+    assert_near(found, wanted, 1e-12)
+    grad = torch.randn_like(found).requires_grad_()
+    for asked in ([x], [shares[0]], shares, [x, *shares]):
+        assert_all_near(*(_slopes([one], asked, [grad]) for one in (found, wanted)))
 
 
 def test_products_of_long_lists_do_not_take_the_matrix():

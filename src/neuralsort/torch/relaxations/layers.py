@@ -1,6 +1,6 @@
 """Layers of sorting networks: which wires are compared, and what a layer does to a payload."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,17 +53,15 @@ class Layer:
     def blended(self, x: Tensor, share: Tensor, dim: int) -> Tensor:
         """`x` with every pair mixed by its share: `(..., runs, distance)`, or so before `dim`."""
         a, b = self.split(x, dim)
-        if not self._covers(x, dim) or not _is_eager(x, share):
+        if not _is_eager(x, share):
             return self.join(x, torch.lerp(a, b, share), torch.lerp(b, a, share), dim)
-        mixed = x.new_empty(x.shape)  # written where it is to stand, which saves a copy
+        # Written where it is to stand, which saves copies; wires in no pair stay as they are.
+        covered = not self.start and x.shape[dim] == self.stop
+        mixed = x.new_empty(x.shape) if covered else x.clone(memory_format=torch.contiguous_format)
         first, second = self.split(mixed, dim)
         torch.lerp(a, b, share, out=first)
         torch.lerp(b, a, share, out=second)
         return mixed
-
-    def _covers(self, x: Tensor, dim: int) -> bool:
-        """Whether every wire is in a pair."""
-        return not self.start and x.shape[dim] == self.stop
 
     def directed(self, wrong: Tensor, spare: int) -> Tensor:
         """Turns the signs of `(..., runs, distance)` in runs that are sorted downwards, in place.
@@ -73,16 +71,15 @@ class Layer:
             spare: How many wires are empty, as in `directions`.
         """
         if self.rising not in (0, self.stop - self.start):
-            count = (self.stop - self.start) // self.rising
-            turns = torch.arange(count, device=wrong.device) + spare // self.rising
-            signs = (1 - 2 * (turns % 2)).to(wrong.dtype)
-            wrong.unflatten(-2, (count, -1)).mul_(signs.view(-1, 1, 1))
+            runs = wrong.unflatten(-2, ((self.stop - self.start) // self.rising, -1))
+            runs[..., (spare // self.rising + 1) % 2 :: 2, :, :].neg_()  # every second one
         return wrong
 
     def emptied(self, share: Tensor, spare: int) -> Tensor:
         """Sets `(..., runs, distance)` to 0, in place, where the first wire of a pair is empty."""
         runs, rest = divmod(spare, 2 * self.distance)
-        share[..., :runs, :] = 0
+        if runs:
+            share[..., :runs, :] = 0
         if rest:
             share[..., runs, : min(rest, self.distance)] = 0
         return share
@@ -136,58 +133,87 @@ def next_power(n: int) -> int:
 
 def _is_eager(*tensors: Tensor) -> bool:
     """Whether operations may write into given memory: no gradients, nothing is traced."""
-    return not torch.is_grad_enabled() and all(plain(one) for one in tensors)
+    return not _learns(*tensors) and all(plain(one) for one in tensors)
 
 
-def compare(x: Tensor, layer: Layer, swap: Swap, spare: int) -> tuple[Tensor, Tensor] | None:
-    """Compares the pairs of a layer. The first `spare` wires are empty, the others have an item.
+def _learns(*tensors: Tensor) -> bool:
+    """Whether gradients may be asked for."""
+    return torch.is_grad_enabled() and any(one.requires_grad for one in tensors)
+
+
+def compare(x: Tensor, layers: list[Layer], swap: Swap, spare: int) -> tuple[Tensor, ...] | None:
+    """Compares pairs layer by layer. The first `spare` wires are empty, the others have an item.
 
     Returns:
-        Shares `(..., runs, distance)` by which pairs swap, and what stands on the wires then; None
-        where this takes the operations one by one: compiled, on other devices, with tangents, or
-        if some wires are in no pair.
+        Shares `(..., runs, distance)` by which the pairs of each layer swap; None where this takes
+        the operations one by one: compiled, on other devices, with tangents.
     """
-    if not plain(x) or forward_ad._current_level >= 0 or not layer._covers(x, -1):
+    if not plain(x) or forward_ad._current_level >= 0:
         return None
-    return _Compare.apply(x, layer, swap, spare)  # pyright: ignore
+    if not _learns(x):
+        return tuple(_compared(x, layers, swap, spare))
+    return _Compare.apply(x, layers, swap, spare)  # pyright: ignore
+
+
+def _compared(
+    x: Tensor, layers: list[Layer], swap: Swap, spare: int, wires: list[Tensor] | None = None
+) -> list[Tensor]:
+    """The shares of all layers; `wires` gets what stands on the wires before each of them."""
+    shares = []
+    for layer in layers:
+        if shares:
+            x = layers[len(shares) - 1].blended(x, shares[-1], -1)
+        a, b = layer.split(x, -1)
+        shares.append(layer.emptied(swap.share(layer.directed(a - b, spare)), spare))
+        if wires is not None:
+            wires.append(x)
+    return shares
 
 
 class _Compare(torch.autograd.Function):
     """`compare` in few passes over memory, keeping wires and shares alone."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, layer: Layer, swap: Swap, spare: int) -> tuple:
-        a, b = layer.split(x, -1)
-        share = layer.emptied(swap.share(layer.directed(a - b, spare)), spare)
-        ctx.layer, ctx.swap, ctx.spare = layer, swap, spare
-        ctx.save_for_backward(x, share)
+    def forward(ctx: Any, x: Tensor, layers: list[Layer], swap: Swap, spare: int) -> tuple:
+        wires = []
+        shares = _compared(x, layers, swap, spare, wires)
+        ctx.layers, ctx.swap, ctx.spare = layers, swap, spare
+        ctx.save_for_backward(*wires, *shares)
         ctx.set_materialize_grads(False)
-        return share, layer.blended(x, share, -1)
+        return tuple(shares)
 
     @staticmethod
-    def backward(ctx: Any, to_share: Tensor | None, grad: Tensor | None) -> tuple:  # pyright: ignore
-        x, share = ctx.saved_tensors
-        layer, spare = ctx.layer, ctx.spare
-        if to_share is None and grad is None:
-            return None, None, None, None
-        if torch.is_grad_enabled() or not _in_memory(to_share, grad):
-            return _compared_again(x, layer, ctx.swap, spare, to_share, grad), None, None, None
-        a, b = layer.split(x, -1)
-        wrong = a - b
-        slope = layer.emptied(ctx.swap.slope(layer.directed(wrong.clone(), spare), share), spare)
-        if grad is None:
-            to_wrong = layer.directed(slope.mul_(to_share), spare)
-            return layer.join(x, to_wrong, -to_wrong), None, None, None
-        to_a, to_b = layer.split(grad, -1)
-        through = (to_b - to_a).mul_(wrong)
-        if to_share is not None:
-            through += to_share
-        to_wrong = layer.directed(slope.mul_(through), spare)
-        to_x = layer.blended(grad, share, -1)  # a layer is symmetric
-        to_a, to_b = layer.split(to_x, -1)
-        to_a += to_wrong
-        to_b -= to_wrong
-        return to_x, None, None, None
+    def backward(ctx: Any, *to_shares: Tensor | None) -> tuple:  # pyright: ignore
+        layers, swap, spare = ctx.layers, ctx.swap, ctx.spare
+        kept = list(ctx.saved_tensors)
+        ctx.maybe_clear_saved_tensors()  # so that each is gone once it has served
+        wires, shares = kept[: len(layers)], kept[len(layers) :]
+        del kept
+        if torch.is_grad_enabled() or not _in_memory(*to_shares):
+            return _compared_again(wires[0], layers, swap, spare, to_shares), None, None, None
+        grad = None  # of what stands on the wires behind a layer
+        for layer, to_share in zip(reversed(layers), reversed(to_shares), strict=True):
+            x, share = wires.pop(), shares.pop()
+            if grad is None and to_share is None:
+                continue
+            a, b = layer.split(x, -1)
+            wrong = a - b
+            slope = swap.slope(layer.directed(wrong.clone(), spare), share)
+            slope = layer.emptied(slope, spare)
+            if grad is None:
+                to_wrong = layer.directed(slope.mul_(to_share), spare)
+                grad = layer.join(torch.zeros_like(x), to_wrong, -to_wrong)
+                continue
+            to_a, to_b = layer.split(grad, -1)
+            through = (to_b - to_a).mul_(wrong)
+            if to_share is not None:
+                through += to_share
+            to_wrong = layer.directed(slope.mul_(through), spare)
+            grad = layer.blended(grad, share, -1)  # a layer is symmetric
+            to_a, to_b = layer.split(grad, -1)
+            to_a += to_wrong
+            to_b -= to_wrong
+        return grad, None, None, None
 
 
 def _in_memory(*tensors: Tensor | None) -> bool:
@@ -199,18 +225,50 @@ def _in_memory(*tensors: Tensor | None) -> bool:
 
 
 def _compared_again(
-    x: Tensor, layer: Layer, swap: Swap, spare: int, *grads: Tensor | None
-) -> Tensor:
+    x: Tensor, layers: list[Layer], swap: Swap, spare: int, to_shares: tuple[Tensor | None, ...]
+) -> Tensor | None:
     """The gradient of `compare`, by operations that torch can differentiate and map."""
     again = torch.is_grad_enabled()
+    shares, wires = [], x
     with torch.enable_grad():
-        a, b = layer.split(x, -1)
-        share = swap.share(layer.directed(a - b, spare))  # of a difference torch keeps nothing
-        share = share * layer.emptied(torch.ones_like(share), spare)
-        both = (share, layer.join(x, torch.lerp(a, b, share), torch.lerp(b, a, share)))
-    asked = [(one, grad) for one, grad in zip(both, grads, strict=True) if grad is not None]
+        for layer in layers:
+            a, b = layer.split(wires, -1)
+            share = swap.share(layer.directed(a - b, spare))  # of a difference torch keeps nothing
+            share = share * layer.emptied(torch.ones_like(share), spare)
+            wires = layer.join(wires, torch.lerp(a, b, share), torch.lerp(b, a, share))
+            shares.append(share)
+    asked = [(s, to) for s, to in zip(shares, to_shares, strict=True) if to is not None]
+    if not asked:
+        return None
     outputs, grads = zip(*asked, strict=True)
     return torch.autograd.grad(outputs, x, grads, create_graph=again)[0]
+
+
+def mix(x: Tensor, shares: Sequence[Tensor], layers: Sequence[Layer]) -> Tensor:
+    """Swaps pairs of wires of x `(..., wires, d)`, layer by layer.
+
+    Args:
+        x: What stands on the wires.
+        shares: `(..., runs, distance)` for each layer.
+        layers: As many.
+    """
+    batch = x.shape[:-2]
+    if any(share.shape[:-2] != batch for share in shares):
+        batch = torch.broadcast_shapes(batch, *(share.shape[:-2] for share in shares))
+        x = x.expand(*batch, *x.shape[-2:])
+        shares = [share.expand(*batch, *share.shape[-2:]) for share in shares]
+    if plain(x) and forward_ad._current_level < 0 and _learns(x, *shares):
+        return _MixAll.apply(x, layers, *shares)  # pyright: ignore
+    return _mixed(x, shares, layers)
+
+
+def _mixed(x: Tensor, shares: Sequence[Tensor], layers: Sequence[Layer]) -> Tensor:
+    """`mix` by operations that torch can compile, differentiate and map."""
+    simple = is_traced_for_second_derivatives() or (plain(x) and not _learns(x, *shares))
+    work = _Mix.forward if simple else _Mix.apply
+    for share, layer in zip(shares, layers, strict=True):
+        x = work(x, share, layer)  # pyright: ignore
+    return x
 
 
 class _Mix(torch.autograd.Function):
@@ -232,10 +290,7 @@ class _Mix(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple:  # pyright: ignore
         x, share = ctx.saved_tensors
         to_x = _Mix.apply(grad, share, ctx.layer) if ctx.needs_input_grad[0] else None
-        (a, b), (to_a, to_b) = ctx.layer.split(x, -2), ctx.layer.split(grad, -2)
-        # In eighths, since products with large numbers may overflow; the shares are in float64.
-        eighth = _vecdot((to_a - to_b).mul_(0.125), b - a)
-        return to_x, 8 * eighth.to(share.dtype), None
+        return to_x, _to_share(x, grad, ctx.layer, share.dtype), None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, x: Tensor, share: Tensor, layer: Layer) -> tuple:
@@ -246,12 +301,57 @@ class _Mix(torch.autograd.Function):
         return _Mix.apply(x, share, layer), 0  # pyright: ignore
 
 
-def mix(x: Tensor, share: Tensor, layer: Layer) -> Tensor:
-    """Swaps pairs of wires of x `(..., wires, d)` by shares `(..., runs, distance)`."""
-    batch = torch.broadcast_shapes(x.shape[:-2], share.shape[:-2])
-    x, share = x.expand(*batch, *x.shape[-2:]), share.expand(*batch, *share.shape[-2:])
-    work = _Mix.forward if is_traced_for_second_derivatives() else _Mix.apply
-    return work(x, share, layer)  # pyright: ignore
+class _MixAll(torch.autograd.Function):
+    """All layers at work, `apply(x, layers, *shares)`: of many short lists twice as fast."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layers: Sequence[Layer], *shares: Tensor) -> Tensor:
+        wires = []
+        for layer, share in zip(layers, shares, strict=True):
+            wires.append(x)
+            x = _Mix.forward(x, share, layer)
+        ctx.layers = layers
+        ctx.save_for_backward(*wires, *shares)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple:  # pyright: ignore
+        kept = list(ctx.saved_tensors)
+        ctx.maybe_clear_saved_tensors()  # so that each is gone once it has served
+        layers = ctx.layers
+        wires, shares = kept[: len(layers)], kept[len(layers) :]
+        del kept
+        if torch.is_grad_enabled() or not _in_memory(grad):
+            to_x, *to_shares = _mixed_again(wires[0], shares, layers, grad, ctx.needs_input_grad)
+            return to_x, None, *to_shares
+        to_shares = []
+        for layer in reversed(layers):
+            x, share = wires.pop(), shares.pop()
+            to_shares.append(_to_share(x, grad, layer, share.dtype))
+            if wires or ctx.needs_input_grad[0]:
+                grad = _Mix.forward(grad, share, layer)
+        return grad if ctx.needs_input_grad[0] else None, None, *reversed(to_shares)
+
+
+def _mixed_again(
+    x: Tensor, shares: list[Tensor], layers: Sequence[Layer], grad: Tensor, needed: tuple
+) -> tuple:
+    """The gradients of `_MixAll`, by operations that torch can differentiate and map."""
+    again = torch.is_grad_enabled()
+    with torch.enable_grad():
+        mixed = _mixed(x, shares, layers)
+    inputs = (x, *shares)
+    asked = [i for i, need in enumerate((needed[0], *needed[2:])) if need]
+    found = torch.autograd.grad(mixed, [inputs[i] for i in asked], grad, create_graph=again)
+    grads = dict(zip(asked, found, strict=True))
+    return tuple(grads.get(i) for i in range(len(inputs)))
+
+
+def _to_share(x: Tensor, grad: Tensor, layer: Layer, dtype: torch.dtype) -> Tensor:
+    """The gradient to the shares of a layer, `(..., runs, distance)`."""
+    (a, b), (to_a, to_b) = layer.split(x, -2), layer.split(grad, -2)
+    # In eighths, since products with large numbers may overflow; the shares are in float64.
+    return 8 * _vecdot((to_a - to_b).mul_(0.125), b - a).to(dtype)
 
 
 def _vecdot(x: Tensor, y: Tensor) -> Tensor:

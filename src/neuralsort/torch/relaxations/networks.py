@@ -10,7 +10,6 @@ not formed: P multiplies layer by layer, and its transpose by the layers in reve
 """
 
 import math
-from collections.abc import Callable, Iterable
 from typing import final
 
 import torch
@@ -26,7 +25,7 @@ from ..permutation import RelaxedPermutation
 from ..pytrees import pytree
 from ..softness import looked_for, temperature
 from ..tracing import arctangent, exporting, is_open, room_for, stable_sort
-from .layers import Layer, Swap, bitonic, compare, mix, next_power, odd_even
+from .layers import Swap, bitonic, compare, mix, next_power, odd_even
 from .on_host import lacks_float64, on_host
 from .ordering import Ordered
 from .scored import Kernel, ScorePermutation, unrelaxed
@@ -232,13 +231,11 @@ class Network(Kernel):
         scaled = (centred / o.tau).clamp(-ENDLESS, ENDLESS)
         x = torch.where(far, FAR * x.detach().sign(), scaled) + poison
         x = _take(x, self.item_of_wire, -1)
+        if o.hard is None and not self.padded and (fast := self._compared(x)) is not None:
+            return list(fast)
         hard = None if o.hard is None else (o.hard.unsqueeze(-1) if o.hard.dim() else o.hard)
         shares = []
         for layer in self.layers:
-            if hard is None and not self.padded and (fast := self._compared(x, layer)) is not None:
-                share, x = fast
-                shares.append(share)
-                continue
             a, b = layer.split(x, -1)
             directions = layer.directions(self.spare, x.dtype)
             wrong = a - b if directions is None else (a - b) * directions
@@ -253,9 +250,9 @@ class Network(Kernel):
             shares.append(share)
         return shares
 
-    def _compared(self, x: Tensor, layer: Layer) -> tuple[Tensor, Tensor] | None:
-        """Shares and wires of a layer of lists whose items all exist, if there is a fast way."""
-        return compare(x, layer, self.swap, self.width - self.ordered.n)
+    def _compared(self, x: Tensor) -> tuple[Tensor, ...] | None:
+        """The shares of all layers for lists whose items all exist, if there is a fast way."""
+        return compare(x, self.layers, self.swap, self.width - self.ordered.n)
 
     def _median(self, x: Tensor, far: Tensor) -> Tensor:
         """The lower median of what is not far off, `(..., 1)`; 0 where there is none."""
@@ -271,24 +268,18 @@ class Network(Kernel):
         """The values of pairs after the layer `at`, which the next ones compare."""
         return torch.lerp(a, b, share), torch.lerp(b, a, share)
 
-    def apply(self, x: Tensor) -> Tensor:
-        """What stands on the wires `(..., width, d)` after all layers."""
-        return self._through(x, range(len(self.layers)), self._forth)
-
-    def apply_back(self, x: Tensor) -> Tensor:
-        """The transpose of `apply`."""
-        return self._through(x, reversed(range(len(self.layers))), self._back)
-
-    def _through(
-        self, x: Tensor, layers: Iterable[int], step: Callable[[Tensor, int], Tensor]
-    ) -> Tensor:
+    def apply(self, x: Tensor, *, back: bool = False) -> Tensor:
+        """What stands on the wires `(..., width, d)` after all layers; `back`: the transpose."""
         batch = torch.broadcast_shapes(self.ordered.batch, x.shape[:-2])
         x = x.expand(*batch, *x.shape[-2:])
         unit = _unit(x)
-        x = x / unit
-        for at in layers:
-            x = step(x, at)
-        return self._alone(x * unit)
+        return self._alone(self._through(x / unit, back) * unit)
+
+    def _through(self, x: Tensor, back: bool) -> Tensor:
+        shares, layers = self.shares(), self.layers
+        if back:  # a layer is symmetric
+            shares, layers = shares[::-1], layers[::-1]
+        return mix(x, shares, layers)
 
     def _alone(self, x: Tensor) -> Tensor:
         """Spoils what passes no layer, `(..., 1, d)`, where the temperature is none."""
@@ -296,45 +287,50 @@ class Network(Kernel):
             return x
         return x + self.ordered.poison().unsqueeze(-1).to(x.dtype)
 
-    def _forth(self, x: Tensor, at: int) -> Tensor:
-        return mix(x, self.shares()[at], self.layers[at])
-
-    def _back(self, x: Tensor, at: int) -> Tensor:
-        return self._forth(x, at)  # a layer is symmetric
-
     def matrix(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
-        spare = 0 if self.padded else self.width - ordered.n
-        wires = self._merged(dtype, spare) if self.bitonic else self._layered(dtype)
         if not self.padded:
-            return wires.flip(-2)[..., :rows, :]
+            return self._merged(dtype, rows) if self.bitonic else self._layered(dtype, rows)
+        wires = self._merged(dtype) if self.bitonic else self._layered(dtype)
         return _take(_take(wires, self.wire_of_row[..., :rows], -2), self.wire_of_item, -1)
 
-    def _layered(self, dtype: torch.dtype) -> Tensor:
-        """`apply` of the identity."""
-        return self.apply(torch.eye(self.width, dtype=dtype, device=self.live.device))
+    def _layered(self, dtype: torch.dtype, rows: int | None = None) -> Tensor:
+        """`apply` of the identity; or its last rows, the last one first."""
+        wires = self.apply(torch.eye(self.width, dtype=dtype, device=self.live.device))
+        return wires if rows is None else wires.flip(-2)[..., :rows, :]
 
-    def _merged(self, dtype: torch.dtype, spare: int) -> Tensor:
-        """The same without the first rows and columns, by matrices that grow with the runs.
+    def _merged(self, dtype: torch.dtype, rows: int | None = None) -> Tensor:
+        """The same by matrices that grow with the runs; with `rows`, no columns of empty wires.
 
         Before two runs are merged, neither holds anything of the other; and merging them is a
         matrix that grows as well, from its last layer to its first.
         """
-        like = {"dtype": dtype, "device": self.live.device}
-        runs = torch.ones(*self.ordered.batch, self.width, 1, 1, **like)
-        shares = {}
+        device = self.live.device
+        runs = torch.ones(*self.ordered.batch, self.width, 1, 1, dtype=dtype, device=device)
+        of_size = {}
         for layer, share in zip(self.layers, self.shares(), strict=True):
-            shares.setdefault(layer.longer, []).insert(0, share.to(dtype))
-        for size in shares:
-            merge = torch.ones(*self.ordered.batch, self.width, 1, 1, **like)
-            for share in shares[size]:
-                both = torch.stack([1 - share, share], -2)  # (..., pairs, 2, distance)
-                both = torch.stack([both, both.flip(-2)], -3).flatten(-4, -3).unsqueeze(-3)
-                merge = (merge.unsqueeze(-2) * both).flatten(-2)  # columns of both runs
+            of_size.setdefault(layer.longer, []).insert(0, share.to(dtype))
+        for size, shares in of_size.items():
+            last = rows is not None and 2 * size == self.width
+            merge = None
+            for share in shares:
+                keep = 1 - share
+                if last:  # the rows of every pair the other way round, and the pairs
+                    keep, share = share.flip(-2), keep.flip(-2)
+                both = torch.stack([keep, share, share, keep], -2)  # (..., pairs, 4, distance)
+                both = both.unflatten(-2, (2, 2)).flatten(-4, -3).unsqueeze(-3)
+                merge = both if merge is None else merge.unsqueeze(-2) * both
+                merge = merge.flatten(-2)  # columns of both runs
                 merge = merge.unflatten(-3, (-1, 2)).flatten(-3, -2)
+            if last:
+                merge = merge[..., :rows, :]
+            if size == 1:  # of runs of one wire, whose matrices are [[1]]
+                runs = merge
+                continue
             upper, lower = runs.unflatten(-3, (-1, 2)).unbind(-3)
-            skip = spare if 2 * size == self.width else 0
-            left, right = merge[..., skip:, :].split(size, -1)
-            runs = torch.cat([matmul(left, upper[..., skip:]), matmul(right, lower)], -1)
+            left, right = merge.split(size, -1)
+            if last:
+                upper = upper[..., self.width - self.ordered.n :]
+            runs = torch.cat([matmul(left, upper), matmul(right, lower)], -1)
         return self._alone(runs.squeeze(-3))
 
 
@@ -362,7 +358,7 @@ class ErrorFreeNetwork(Network):
             swaps.append(wrong)
         return swaps
 
-    def _compared(self, x: Tensor, layer: Layer) -> None:
+    def _compared(self, x: Tensor) -> None:
         return None  # what the layers compare is not what their shares would make of it
 
     def _swapped(self, at: int, a: Tensor, b: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
@@ -375,13 +371,22 @@ class ErrorFreeNetwork(Network):
         a, b = layer.split(x, -2)
         return layer.join(x, torch.where(wrong, b, a), torch.where(wrong, a, b), -2)
 
+    def _through(self, x: Tensor, back: bool) -> Tensor:
+        steps = range(len(self.layers))
+        for at in reversed(steps) if back else steps:
+            x = self._back(x, at) if back else self._forth(x, at)
+        return x
+
     def _forth(self, x: Tensor, at: int) -> Tensor:
-        return straight_through(self._hard(x, at), super()._forth(x, at))
+        return straight_through(self._hard(x, at), self._soft(x, at))
 
     def _back(self, x: Tensor, at: int) -> Tensor:
         # The transpose of the above: values go the way of its gradients, and the other way round.
-        soft, hard = super()._forth(x.detach(), at), self._hard(x, at)
+        soft, hard = self._soft(x.detach(), at), self._hard(x, at)
         return soft + straight_through(torch.zeros_like(hard), hard)
+
+    def _soft(self, x: Tensor, at: int) -> Tensor:
+        return mix(x, self.shares()[at : at + 1], self.layers[at : at + 1])
 
     def matrix(self, ordered: Ordered, dtype: torch.dtype, rows: int) -> Tensor:
         wires = self._layered(dtype)
@@ -411,7 +416,7 @@ class NetworkPermutation(ScorePermutation):
         self._ordered.check_unchanged()
         network = self._kernel
         rows = pad(y, (0, 0, 0, self.shape[-1] - self._rows))
-        wires = network.apply_back(_take(rows, network.row_of_wire, -2))
+        wires = network.apply(_take(rows, network.row_of_wire, -2), back=True)
         return _take(wires, network.wire_of_item, -2)
 
     def _rank(self) -> Tensor:
