@@ -44,17 +44,21 @@ def exported(case: Case, strict: bool):
     return torch.export.export(case.module(), inputs, dynamic_shapes=shapes, strict=strict)
 
 
+ALIKE = ("softsort_squared", "odd_even_network", "fast_soft_sort", "fast_soft_rank")
+"""Cases much like another one, which every run has: left to `make test-all`."""
+
+
 def whole_or_in_part() -> list:
-    """Every case in every run, and all of them whole in `make test-all`.
+    """Every kind of case in every run, and all of them whole in `make test-all`.
 
     ONNX takes the parts too: programs that are there already.
     """
     found = []
     for case in CASES:
-        whole = case.part is None
-        marks = () if whole else pytest.mark.long
+        whole, alike = case.part is None, case.name in ALIKE
+        marks = () if whole and not alike else pytest.mark.long
         found.append(pytest.param(case, id=case.name, marks=marks))
-        if not whole:
+        if not whole and not alike:
             found.append(pytest.param(case.in_part(), id=f"{case.name}, part"))
     return found
 

@@ -43,9 +43,11 @@ def form(request, monkeypatch):
 
 
 # The two powers of SoftSort differ in one line.
-TWO_KERNELS = pytest.mark.parametrize(
+KERNELS = [(n, f) for n in ("neuralsort", "softsort_squared") for f in ("dense", "long")]
+TWO_KERNELS = pytest.mark.parametrize(("name", "form"), KERNELS, indirect=["form"])
+ONE_OF_EACH = pytest.mark.parametrize(
     ("name", "form"),
-    [(n, f) for n in ("neuralsort", "softsort_squared") for f in ("dense", "long")],
+    some_of(KERNELS, ("neuralsort", "long"), ("softsort_squared", "dense")),
     indirect=["form"],
 )
 LONG = pytest.mark.parametrize("form", ["long"], indirect=True)
@@ -119,7 +121,7 @@ def test_values_of_what_takes_no_part_stay_in_their_places(name, compiled):
     assert np.isnan(ordered[2:]).all()
 
 
-@TWO_KERNELS
+@ONE_OF_EACH
 @pytest.mark.parametrize("all_of_it", some_of([False, True], False))
 def test_a_nan_spoils_its_own_list(name, form, all_of_it):
     @jax.jit
@@ -186,7 +188,7 @@ INF, NAN = float("inf"), float("nan")
 network = functools.partial(ns.sorting_network, tau=1.0)
 EVERY = pytest.mark.parametrize(
     "relax",
-    [ns.neuralsort, ns.softsort, ns.sinkhorn_sort, network],
+    some_of([ns.neuralsort, ns.softsort, ns.sinkhorn_sort, network], ns.neuralsort, network),
     ids=["neuralsort", "softsort", "sinkhorn_sort", "sorting_network"],
 )
 
@@ -272,7 +274,7 @@ def textbook(name, scores, tau):
     return jax.nn.softmax(logits / tau, -1)
 
 
-@TWO_KERNELS
+@ONE_OF_EACH
 def test_derivatives_of_both_modes_and_orders(name, form, x64):
     x = jnp.array([1.0, -2.0, 0.5, 3.0])
     point = jnp.array([0.3, -1.2, 2.0, 0.9, 0.7])  # the last is tau
