@@ -20,7 +20,6 @@ from neuralsort.runtime.process import restart_with_settings
 from .data import downloads
 from .quickstart import quickstart
 from .record import Line, RecordError, RecordWarning
-from .reporting.report import write_report
 from .reproduction.command import reproduce
 from .reproduction.queue import Unfinished
 from .studies import STUDIES
@@ -106,6 +105,8 @@ def report(results: Path = Path("results"), out: Path = Path("report")) -> None:
         results: Folder of the result lines.
         out: Folder for index.html, report.md and the figures.
     """
+    from .reporting.report import write_report  # draws: what that needs takes a second to import
+
     print(f"The report is in {write_report(results, out)}")
 
 

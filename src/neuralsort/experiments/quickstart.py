@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.table import Table
 
 from .record import Line
-from .reporting.report import write_report
 from .reporting.tables import name
 from .studies import STUDIES
 from .studies.lists import ListConfig
@@ -47,6 +46,8 @@ def quickstart(out: Path = Path("report"), seed: int = 0) -> None:
         out: Folder for the report.
         seed: Of parameters, batches and noise.
     """
+    from .reporting.report import write_report  # draws: what that needs takes a second to import
+
     work = out / f"quickstart-seed{seed}"
     checkpoints, results = work / "runs", work / "results"
     if not checkpoints.exists():  # else an earlier quickstart was interrupted, and goes on
