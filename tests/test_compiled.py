@@ -91,7 +91,7 @@ def inputs_for(method) -> tuple[Tensor, Tensor]:
 
 
 def everything_cases() -> list:
-    """By `aot_eager` in every run: all of one method, and a part of the others."""
+    """By `aot_eager` in every run: all of one method, and a part of others unlike it."""
     long, cases = pytest.mark.long, []
     for method in METHODS:
         part = method.name != "neuralsort"
@@ -101,7 +101,10 @@ def everything_cases() -> list:
         traced = long if part else ()
         cases.append(pytest.param(method, "aot_eager", ASKED, id=names[1], marks=traced))
         if part:
-            cases.append(pytest.param(method, "aot_eager", PART, id=f"{method.name}, part"))
+            alike = method.name in ("softsort_squared", "odd_even_network")
+            marks = long if alike else ()
+            name = f"{method.name}, part"
+            cases.append(pytest.param(method, "aot_eager", PART, id=name, marks=marks))
     return cases
 
 

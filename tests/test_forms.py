@@ -480,7 +480,7 @@ def test_dense_float32_is_near_the_formula_in_float64(method, n, tau):
     some_of(
         [(m, tau) for m in SOFTMAX for tau in BARS_TAUS if m is NEURALSORT or tau in (1e-3, 1.0)],
         *((NEURALSORT, tau) for tau in (1e-3, 1.0)),
-        *((m, 1e-3) for m in SOFTMAX if m is not NEURALSORT),
+        *((m, 1e-3) for m in SOFTMAX if m.name == "softsort"),
     ),
 )
 def test_banded_float32_is_near_the_formula_in_float64(method, tau):
@@ -564,8 +564,8 @@ def peak_memory(n: int, work: str) -> int:
     return int(done.stdout)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("tau", [pytest.param(0.01, marks=pytest.mark.long), 1.0])
+@pytest.mark.long  # every run has lists of 50,000 below
+@pytest.mark.parametrize("tau", [0.01, 1.0])
 def test_memory_of_sorting_a_million_items(tau):
     work = f"ns.neuralsort(scores, tau={tau}).sort(scores).square().sum().backward()"
     assert peak_memory(10**6, work) < 1.5 * 2**30

@@ -82,7 +82,6 @@ def everything(P):
     some_of(
         [(relax, whole) for relax in (ns.neuralsort, soft) for whole in (False, True)],
         (ns.neuralsort, False),
-        (soft, True),
     ),
 )
 def test_long_form_equals_the_dense_one(relax, whole, in_blocks, x64, monkeypatch):
