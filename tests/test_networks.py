@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import neuralsort.torch as ns
 from neuralsort.torch.relaxations.layers import bitonic, compare, mix, next_power, odd_even
@@ -286,6 +287,50 @@ def test_layers_mixed_in_few_passes(kind, n, d):
     grad = torch.randn_like(found).requires_grad_()
     for asked in ([x], [shares[0]], shares, [x, *shares]):
         assert_all_near(*(_slopes([one], asked, [grad]) for one in (found, wanted)))
+
+
+@each_kind
+@pytest.mark.parametrize("n", [1, 5])
+@pytest.mark.parametrize("given", ["number", "temperatures", "mask"])
+def test_gradients_are_the_same_where_they_are_differentiated(kind, n, given):
+    """With a mask or temperatures, the shares of a layer are made of those before."""
+    scores, x = (torch.randn(2, n, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    tau = torch.tensor([[0.5], [2.0]], dtype=torch.float64) if given == "temperatures" else 0.7
+    mask = torch.arange(n) < torch.tensor([[n], [max(n - 2, 1)]]) if given == "mask" else None
+    weights = torch.randn(2, n, dtype=torch.float64)
+
+    def cost(scores: Tensor, x: Tensor) -> Tensor:
+        P = ns.sorting_network(scores, tau=tau, mask=mask, kind=kind)
+        return (P.sort(x).square() + P.sort(scores * x) * weights).sum()
+
+    once = torch.autograd.grad(cost(scores, x), (scores, x))
+    again = torch.autograd.grad(cost(scores, x), (scores, x), create_graph=True)
+    assert_all_near(again, once)
+    assert gradgradcheck(cost, (scores, x))
+
+
+@each_kind
+@pytest.mark.parametrize("mask", [None, torch.arange(5) < 4], ids=["whole", "mask"])
+def test_tangents_pass_products(kind, mask):
+    scores, x, *tangents = torch.randn(4, 5, dtype=torch.float64)
+
+    def soft_sort(scores: Tensor, x: Tensor) -> Tensor:
+        return ns.sorting_network(scores, tau=0.7, mask=mask, kind=kind).sort(x)
+
+    _, found = torch.func.jvp(soft_sort, (scores, x), tuple(tangents))
+    jacobians = torch.autograd.functional.jacobian(soft_sort, (scores, x))
+    assert_near(found, sum(j @ t for j, t in zip(jacobians, tangents, strict=True)), 1e-12)
+
+
+@each_kind
+def test_graphs_that_are_written_down_have_gradients(kind):
+    def soft_sort(scores: Tensor) -> Tensor:
+        return ns.sorting_network(scores, tau=0.7, kind=kind).sort(scores)
+
+    scores = torch.randn(5, dtype=torch.float64)
+    graph = make_fx(soft_sort)(scores)
+    jacobian = torch.autograd.functional.jacobian
+    assert_near(jacobian(graph, scores), jacobian(soft_sort, scores), 1e-12)
 
 
 def test_products_of_long_lists_do_not_take_the_matrix():

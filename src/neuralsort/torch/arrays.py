@@ -69,8 +69,8 @@ def known_finite(*tensors: Tensor) -> bool:
 
 
 def transforming() -> bool:
-    """Whether a function is being mapped or differentiated by `torch.func`."""
-    return torch._C._are_functorch_transforms_active()
+    """Whether a function is being mapped or differentiated by `torch.func`, or written down."""
+    return torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack() > 0
 
 
 def plain(lists: Tensor) -> bool:

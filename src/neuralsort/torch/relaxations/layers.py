@@ -132,13 +132,18 @@ def next_power(n: int) -> int:
 
 
 def _is_eager(*tensors: Tensor) -> bool:
-    """Whether operations may write into given memory: no gradients, nothing is traced."""
-    return not _learns(*tensors) and all(plain(one) for one in tensors)
+    """Whether operations may write into given memory: no derivatives, nothing is traced."""
+    return not _learns(*tensors) and not _has_tangents() and all(plain(one) for one in tensors)
 
 
 def _learns(*tensors: Tensor) -> bool:
     """Whether gradients may be asked for."""
     return torch.is_grad_enabled() and any(one.requires_grad for one in tensors)
+
+
+def _has_tangents() -> bool:
+    """Whether derivatives may be taken forwards."""
+    return forward_ad._current_level >= 0
 
 
 def compare(x: Tensor, layers: list[Layer], swap: Swap, spare: int) -> tuple[Tensor, ...] | None:
@@ -148,7 +153,7 @@ def compare(x: Tensor, layers: list[Layer], swap: Swap, spare: int) -> tuple[Ten
         Shares `(..., runs, distance)` by which the pairs of each layer swap; None where this takes
         the operations one by one: compiled, on other devices, with tangents.
     """
-    if not plain(x) or forward_ad._current_level >= 0:
+    if not plain(x) or _has_tangents():
         return None
     if not _learns(x):
         return tuple(_compared(x, layers, swap, spare))
@@ -257,15 +262,15 @@ def mix(x: Tensor, shares: Sequence[Tensor], layers: Sequence[Layer]) -> Tensor:
         batch = torch.broadcast_shapes(batch, *(share.shape[:-2] for share in shares))
         x = x.expand(*batch, *x.shape[-2:])
         shares = [share.expand(*batch, *share.shape[-2:]) for share in shares]
-    if plain(x) and forward_ad._current_level < 0 and _learns(x, *shares):
+    if layers and plain(x) and not _has_tangents() and _learns(x, *shares):
         return _MixAll.apply(x, layers, *shares)  # pyright: ignore
     return _mixed(x, shares, layers)
 
 
 def _mixed(x: Tensor, shares: Sequence[Tensor], layers: Sequence[Layer]) -> Tensor:
     """`mix` by operations that torch can compile, differentiate and map."""
-    simple = is_traced_for_second_derivatives() or (plain(x) and not _learns(x, *shares))
-    work = _Mix.forward if simple else _Mix.apply
+    operations = is_traced_for_second_derivatives() or _has_tangents() or not _learns(x, *shares)
+    work = _Mix.forward if operations else _Mix.apply
     for share, layer in zip(shares, layers, strict=True):
         x = work(x, share, layer)  # pyright: ignore
     return x
@@ -339,8 +344,10 @@ def _mixed_again(
     """The gradients of `_MixAll`, by operations that torch can differentiate and map."""
     again = torch.is_grad_enabled()
     with torch.enable_grad():
+        # Views, so that what depends on another of these stays apart from it: the shares of a layer
+        # may be made of those before.
+        inputs = x, *shares = [one.view_as(one) for one in (x, *shares)]
         mixed = _mixed(x, shares, layers)
-    inputs = (x, *shares)
     asked = [i for i, need in enumerate((needed[0], *needed[2:])) if need]
     found = torch.autograd.grad(mixed, [inputs[i] for i in asked], grad, create_graph=again)
     grads = dict(zip(asked, found, strict=True))
