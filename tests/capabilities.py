@@ -43,7 +43,6 @@ STEPS = "its steps depend on the values: sort lists of more than 512 items outsi
 BACKWARD = "no forward-mode rule; use reverse mode: `torch.func.vjp`, `jacrev`"
 NO_JVP = (
     "sinkhorn_sort",
-    *NETWORKS,
     "sinkhorn",
     "gumbel_sinkhorn",
     "neuralsort, long lists",
