@@ -310,6 +310,17 @@ def test_gradients_are_the_same_where_they_are_differentiated(kind, n, given):
 
 
 @each_kind
+@each_swap
+def test_large_payloads_beside_infinite_scores_have_gradients(kind, swap):
+    def slope(size: float) -> Tensor:
+        scores = torch.tensor([0.3, -torch.inf, 2.0], requires_grad=True)
+        P = ns.sorting_network(scores, tau=0.5, kind=kind, swap=swap)
+        return torch.autograd.grad(P.sort(torch.tensor([1.0, 5.0, 2.0]) * size)[0], scores)[0]
+
+    assert_near(slope(1e12) / 1e12, slope(1.0), 1e-5)
+
+
+@each_kind
 @pytest.mark.parametrize("mask", [None, torch.arange(5) < 4], ids=["whole", "mask"])
 def test_tangents_pass_products(kind, mask):
     scores, x, *tangents = torch.randn(4, 5, dtype=torch.float64)

@@ -210,10 +210,11 @@ class _Compare(torch.autograd.Function):
                 grad = layer.join(torch.zeros_like(x), to_wrong, -to_wrong)
                 continue
             to_a, to_b = layer.split(grad, -1)
-            through = (to_b - to_a).mul_(wrong)
+            # The slope first: that of a pair far apart is 0, and the rest might overflow.
+            to_wrong = wrong.mul_(slope).mul_(to_b - to_a)
             if to_share is not None:
-                through += to_share
-            to_wrong = layer.directed(slope.mul_(through), spare)
+                to_wrong.addcmul_(slope, to_share)
+            to_wrong = layer.directed(to_wrong, spare)
             grad = layer.blended(grad, share, -1)  # a layer is symmetric
             to_a, to_b = layer.split(grad, -1)
             to_a += to_wrong
