@@ -321,6 +321,7 @@ class Network(Kernel):
                 merge = both if merge is None else merge.unsqueeze(-2) * both
                 merge = merge.flatten(-2)  # columns of both runs
                 merge = merge.unflatten(-3, (-1, 2)).flatten(-3, -2)
+            assert merge is not None  # every size has a layer
             if last:
                 merge = merge[..., :rows, :]
             if size == 1:  # of runs of one wire, whose matrices are [[1]]
