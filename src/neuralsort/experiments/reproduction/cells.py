@@ -4,6 +4,7 @@ A cell is a plain description of a run, and `run_cell` does it wherever it is ca
 process, in another, or on another machine that shares the folders.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from ..studies import STUDIES
 from ..studies.config import StudyConfig
 from ..studies.knn import KNNConfig
 from ..studies.median import MedianConfig
-from ..studies.running import MODEL, finished, run
+from ..studies.running import MODEL, finished, run, told
 from ..studies.sorting import SortConfig
 from ..training.plan import Plan
 
@@ -65,16 +66,26 @@ class Cell:
     @property
     def steps(self) -> int:
         """Steps over all temperatures: what the time of the run goes with."""
-        study, config = STUDIES[self.study], self.config
-        if config.method in ("constant", "pixels", "pca"):
+        if self.config.method in ("constant", "pixels", "pca"):
             return 0
-        taus = config.tau or (0.0,) * (1 if self.chooser else len(study.taus(config)))
-        return len(taus) * self._plan.steps
+        return (1 if self.chooser else len(self.taus)) * self._plan.steps
 
     @property
     def threads(self) -> int:
         """Of its arithmetic."""
         return self._plan.threads
+
+    @property
+    def taus(self) -> tuple[float, ...]:
+        """The temperatures that it tries; of one that a short run chooses, those of the recipe."""
+        return self.config.tau or STUDIES[self.study].taus(self.config)
+
+    def is_told_by(self, line: Line) -> bool:
+        """Whether a line is of this run: the same options, plan, network and augmentation."""
+        study = STUDIES[self.study]
+        found, asked = told(line, study, self.config, self._plan, self.taus)
+        facts = study.facts(self.config)
+        return found == asked and {name: line.config.get(name) for name in facts} == facts
 
     @property
     def _plan(self) -> Plan:
@@ -103,7 +114,7 @@ def run_cell(cell: Cell) -> Line:
         config = replace(config, tau=(choice.tau,))
     line = run(STUDIES[cell.study], config)
     model = cell.folder / MODEL
-    is_kept = (line.method, line.seed) == (KEPT_METHOD, KEPT_SEED) and not cell.config.tau
+    is_kept = (line.method, line.seed) == (KEPT_METHOD, KEPT_SEED) and len(config.tau) < 2
     if is_kept and model.stat().st_size <= KEPT_BYTES:
         kept = config.results / "weights" / f"{cell.folder.name}.safetensors"
         files.replace(kept, model.read_bytes())
@@ -197,6 +208,32 @@ def in_order(wanted: Sequence[Cell]) -> list[Cell]:
             if one is not None:
                 found.setdefault(one.folder, one)
     return list(found.values())
+
+
+def unpublished(wanted: Sequence[Cell], lines: Sequence[Line]) -> list[Cell]:
+    """The runs whose lines are not there yet; a temperature that a line tells need not be chosen.
+
+    Args:
+        wanted: Runs, each after the one that chooses its temperature.
+        lines: Those of the results, wherever the runs were done.
+    """
+    by_method = defaultdict(list)
+    for line in lines:
+        if not line.tested:  # else of another test of the same run
+            by_method[line.study, line.method].append(line)
+
+    def published(cell: Cell) -> Line | None:
+        found = by_method[cell.study, cell.config.method]
+        return next((line for line in found if cell.is_told_by(line)), None)
+
+    left = []
+    for cell in wanted:
+        choice = published(cell.chooser) if cell.chooser else None
+        if choice is not None:
+            cell = Cell(cell.study, replace(cell.config, tau=(choice.tau,)))
+        if cell.chooser or not published(cell):
+            left.append(cell)
+    return left
 
 
 def placed(cell: Cell, runs: Path, results: Path, data_dir: Path | None, steps: int | None) -> Cell:

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Literal
 
+from .. import record
 from ..studies import STUDIES
 from ..training.plan import ConfigError
-from .cells import Data, Recipe, cells, in_order, placed
+from .cells import Data, Recipe, cells, in_order, placed, unpublished
 from .processes import Processes
 from .queue import Queue
 from .ray_tasks import connected
@@ -28,7 +29,8 @@ def reproduce(
     """Do every run of the report that is not done yet, the most telling first.
 
     Every method has the same number of steps, and chooses its temperature from the same ones, by
-    validation in short runs. Interrupted, the same command goes on with the runs it was in.
+    validation in short runs. Interrupted, the same command goes on with the runs it was in. Runs
+    whose lines are in the results are done, wherever that was.
 
     Args:
         data: Set of images; lists of numbers are made of `digits` and `mnist` alone.
@@ -62,7 +64,8 @@ def reproduce(
     # Workers on other machines start in other folders.
     runs_dir, results = (one.expanduser().absolute() for one in (runs_dir, results))
     data_dir = data_dir and data_dir.expanduser().absolute()
-    queue = in_order([placed(one, runs_dir, results, data_dir, steps) for one in wanted[:first]])
+    cells_there = [placed(one, runs_dir, results, data_dir, steps) for one in wanted[:first]]
+    queue = unpublished(in_order(cells_there), record.read(results, studies))
     if dry_run:
         for cell in queue:
             print(cell.folder.name)

@@ -270,17 +270,26 @@ def _finished(
         _, line = finished(folder)
     except checkpoint.CheckpointError:
         return None
-    asked = config.identity | {"study": study.name, "plan": asdict(plan), "taus": list(taus)}
-    asked["temperature"] = config.temperature
-    found = {name: getattr(line, name) for name in (*config.identity, "study", "plan")}
-    found["taus"] = line.config["taus"]
-    found["temperature"] = line.config.get("temperature", "fixed")
+    found, asked = told(line, study, config, plan, taus)
     if found != asked:
         raise checkpoint.CheckpointError(
             f"{folder} holds another run: {differences(found, asked)}. "
             "Give another --run, or delete that folder."
         )
     return line
+
+
+def told(
+    line: Line, study: Study, config: StudyConfig, plan: Plan, taus: Sequence[float]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What makes a run this run: as its line says, and as the options ask for it."""
+    asked = config.identity | {"study": study.name, "plan": asdict(plan), "taus": list(taus)}
+    asked["temperature"] = config.temperature
+    found = {name: getattr(line, name) for name in (*config.identity, "study")}
+    found["plan"] = asdict(Plan(**line.plan))
+    found["taus"] = line.config["taus"]
+    found["temperature"] = line.config.get("temperature", "fixed")
+    return found, asked
 
 
 # -- what a record says ----------------------------------------------------------------------------
