@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,14 @@ pytest.importorskip("lightning_fabric", reason="needs the extra `experiments`")
 from neuralsort.experiments import record
 from neuralsort.experiments.networks.orderings import WITHOUT_TAU
 from neuralsort.experiments.reporting import paper
-from neuralsort.experiments.reproduction.cells import Cell, cells, in_order, placed, run_cell
+from neuralsort.experiments.reproduction.cells import (
+    Cell,
+    cells,
+    in_order,
+    placed,
+    run_cell,
+    unpublished,
+)
 from neuralsort.experiments.reproduction.processes import Processes
 from neuralsort.experiments.reproduction.queue import Queue, Unfinished
 from neuralsort.experiments.studies.running import MODEL, evaluate, finished
@@ -129,6 +137,27 @@ def test_a_queue_does_every_run_once_and_goes_on(tmp_path, capfd):
     assert "done  neuralsort-1  (0 runs left, about 0 minutes)" in said
     lines = record.read(tmp_path / "results")
     assert [(line.seed, len(line.config["taus"])) for line in lines] == [(0, 2), (0, 1), (1, 1)]
+
+
+def test_a_run_whose_line_is_there_is_done_wherever_it_was(tmp_path):
+    """Its folder may be on another machine; a line of another run is no line of this one."""
+    short, whole, other = in_order([tiny(tmp_path, seed=seed) for seed in (0, 1)])
+    Queue([short]).run()
+    lines = record.read(tmp_path / "results")
+    left = unpublished([short, whole, other], lines)
+    assert [cell.folder for cell in left] == [whole.folder, other.folder]
+    assert all(cell.config.tau == (lines[0].tau,) and not cell.chooser for cell in left)
+    shutil.rmtree(short.folder)  # the line alone says which temperature was chosen
+    Queue(left[:1]).run()
+    lines = record.read(tmp_path / "results")
+    assert [cell.folder for cell in unpublished([short, whole, other], lines)] == [other.folder]
+    for change in ({"steps": 2}, {"n": 4}, {"test_lists": 7}, {"overlap": 2}):
+        changed = Cell("sort", replace(left[0].config, **change))
+        assert unpublished([changed], lines) == [changed]
+    again = [replace(line, tested={"date": "later"}) for line in lines]
+    assert len(unpublished([short, whole], again)) == 2
+    elsewhere = [replace(line, config=line.config | {"network": "another"}) for line in lines]
+    assert len(unpublished([short, whole], elsewhere)) == 2
 
 
 @pytest.fixture(scope="module")

@@ -57,7 +57,7 @@ class Sequences:
         """
         numbers, n = self.values.flatten(), self.values.shape[-1]
         chance = torch.rand(lists, len(numbers), generator=generator)
-        which = chance.argsort(-1)[:, :n]
+        which = chance.topk(n, largest=False).indices
         index = self.index.flatten(0, 1)[which]
         return which, replace(self, index=index, values=numbers[which])
 

@@ -25,25 +25,45 @@ def now(tau: Tau) -> float | Tensor:
     return tau() if isinstance(tau, ns.nn.Temperature) else tau
 
 
+def mixed(outputs: Tensor, which: Tensor | None) -> Tensor:
+    """Other lists of the same items: `(B, n, ...), (L, n) -> (L, n, ...)`; None for the B lists."""
+    return outputs if which is None else outputs.flatten(0, 1)[which]
+
+
 class Ordering(nn.Module):
-    """Items `(B, n, ...)`, as its network takes them, to a relaxed permutation `(B, n, n)`."""
+    """Items `(B, n, ...)`, as its network takes them, to a relaxed permutation `(B, n, n)`.
+
+    `which`, `(L, n)`, makes L other lists of the same items. The network then looks at every item
+    once, however many lists it stands in.
+
+    Args:
+        network: Looks at one item at a time.
+    """
 
     needs_finite_costs = False
     """Whether costs are asked at permutations, where a cross-entropy is infinite."""
     any_length = False
     """Whether lists of any length can be sorted, whatever the length it was trained at."""
 
-    def forward(self, items: Tensor) -> ns.RelaxedPermutation:
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def outputs(self, items: Tensor, which: Tensor | None = None) -> Tensor:
+        """`(L, n, outputs)`. What the network says of every item."""
+        return mixed(self.network(items), which)
+
+    def forward(self, items: Tensor, which: Tensor | None = None) -> ns.RelaxedPermutation:
         """Relaxes the descending sort of the items; nothing is sampled."""
         raise NotImplementedError
 
-    def expected(self, cost: Cost, items: Tensor) -> Tensor:
-        """`(B,)`. The cost to be made small in training, the mean over samples if there are any."""
-        return cost(self(items))
+    def expected(self, cost: Cost, items: Tensor, which: Tensor | None = None) -> Tensor:
+        """`(L,)`. The cost to be made small in training, the mean over samples if there are any."""
+        return cost(self(items, which))
 
-    def averaged(self, value: Cost, items: Tensor) -> Tensor:
-        """`(B,)`. A value of the permutation, the mean over samples if the method samples it."""
-        return value(self(items))
+    def averaged(self, value: Cost, items: Tensor, which: Tensor | None = None) -> Tensor:
+        """`(L,)`. A value of the permutation, the mean over samples if the method samples it."""
+        return value(self(items, which))
 
 
 class ByScore(Ordering):
@@ -52,27 +72,26 @@ class ByScore(Ordering):
     any_length = True
 
     def __init__(self, network: Network, *, relax: Callable[..., ns.RelaxedPermutation], tau: Tau):
-        super().__init__()
-        self.network = network(1)
+        super().__init__(network(1))
         self.relax = relax
         self.tau = tau
 
-    def scores(self, items: Tensor) -> Tensor:
-        """`(B, n)`."""
-        return self.network(items).squeeze(-1)
+    def scores(self, items: Tensor, which: Tensor | None = None) -> Tensor:
+        """`(L, n)`."""
+        return self.outputs(items, which).squeeze(-1)
 
-    def forward(self, items: Tensor) -> ns.RelaxedPermutation:
-        return self.relax(self.scores(items), tau=now(self.tau))
+    def forward(self, items: Tensor, which: Tensor | None = None) -> ns.RelaxedPermutation:
+        return self.relax(self.scores(items, which), tau=now(self.tau))
 
 
 class BySampledScore(ByScore):
     """Stochastic NeuralSort: scores are logits of Plackett-Luce, and samples of it are relaxed."""
 
-    def expected(self, cost: Cost, items: Tensor) -> Tensor:
-        return self.averaged(cost, items)
+    def expected(self, cost: Cost, items: Tensor, which: Tensor | None = None) -> Tensor:
+        return self.averaged(cost, items, which)
 
-    def averaged(self, value: Cost, items: Tensor) -> Tensor:
-        scores = self.scores(items)
+    def averaged(self, value: Cost, items: Tensor, which: Tensor | None = None) -> Tensor:
+        scores = self.scores(items, which)
         tau = now(self.tau)
         return ns.estimators.relaxed_expectation(value, scores, tau=tau, samples=SAMPLES)
 
@@ -85,37 +104,37 @@ class ByScoreFunction(ByScore):
 
     needs_finite_costs = True
 
-    def forward(self, items: Tensor) -> ns.RelaxedPermutation:
-        return self.relax(self.scores(items), tau=0.0)
+    def forward(self, items: Tensor, which: Tensor | None = None) -> ns.RelaxedPermutation:
+        return self.relax(self.scores(items, which), tau=0.0)
 
-    def expected(self, cost: Cost, items: Tensor) -> Tensor:
-        return ns.estimators.score_function_expectation(cost, self.scores(items), samples=SAMPLES)
+    def expected(self, cost: Cost, items: Tensor, which: Tensor | None = None) -> Tensor:
+        scores = self.scores(items, which)
+        return ns.estimators.score_function_expectation(cost, scores, samples=SAMPLES)
 
 
 class BySinkhorn(Ordering):
     """n outputs per item, stacked into a matrix that Sinkhorn makes doubly stochastic."""
 
     def __init__(self, network: Network, *, n: int, tau: Tau) -> None:
-        super().__init__()
-        self.network = network(n)
+        super().__init__(network(n))
         self.tau = tau
 
-    def logits(self, items: Tensor) -> Tensor:
-        """`(B, n, n)`. Row = position, column = item."""
-        return self.network(items).mT
+    def logits(self, items: Tensor, which: Tensor | None = None) -> Tensor:
+        """`(L, n, n)`. Row = position, column = item."""
+        return self.outputs(items, which).mT
 
-    def forward(self, items: Tensor) -> ns.RelaxedPermutation:
-        return ns.sinkhorn(self.logits(items), tau=now(self.tau))
+    def forward(self, items: Tensor, which: Tensor | None = None) -> ns.RelaxedPermutation:
+        return ns.sinkhorn(self.logits(items, which), tau=now(self.tau))
 
 
 class ByGumbelSinkhorn(BySinkhorn):
     """Sinkhorn of a matrix under Gumbel noise."""
 
-    def expected(self, cost: Cost, items: Tensor) -> Tensor:
-        return self.averaged(cost, items)
+    def expected(self, cost: Cost, items: Tensor, which: Tensor | None = None) -> Tensor:
+        return self.averaged(cost, items, which)
 
-    def averaged(self, value: Cost, items: Tensor) -> Tensor:
-        logits = self.logits(items)
+    def averaged(self, value: Cost, items: Tensor, which: Tensor | None = None) -> Tensor:
+        logits = self.logits(items, which)
         return value(ns.gumbel_sinkhorn(logits, tau=now(self.tau), samples=SAMPLES)).mean(0)
 
 
@@ -123,8 +142,7 @@ class ByRows(Ordering):
     """Vanilla: n outputs per item, joined, and three layers that say the item of each place."""
 
     def __init__(self, network: Network, *, n: int) -> None:
-        super().__init__()
-        self.network = network(n)
+        super().__init__(network(n))
         self.layers = nn.Sequential(
             nn.Linear(n * n, n * n),
             nn.ReLU(),
@@ -133,10 +151,11 @@ class ByRows(Ordering):
             nn.Linear(n * n, n * n),
         )
 
-    def forward(self, items: Tensor) -> ns.RelaxedPermutation:
-        joined = self.layers(self.network(items).flatten(-2))
-        n = items.shape[1]
-        return ns.RelaxedPermutation.from_dense(joined.unflatten(-1, (n, n)).softmax(-1))
+    def forward(self, items: Tensor, which: Tensor | None = None) -> ns.RelaxedPermutation:
+        outputs = self.outputs(items, which)
+        n = outputs.shape[-2]
+        joined = self.layers(outputs.flatten(-2)).unflatten(-1, (n, n))
+        return ns.RelaxedPermutation.from_dense(joined.softmax(-1))
 
 
 WITHOUT_TAU = ("constant", "vanilla", "reinforce")

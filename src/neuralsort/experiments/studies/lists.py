@@ -144,17 +144,11 @@ class ListModel(nn.Module):
         self.reader = reader
         self.any_length, self.jittered_places = any_length, jittered_places
 
-    def read(self, images: Tensor, which: Tensor | None) -> Tensor:
-        """The items of training lists, `(L, n, ...)`.
-
-        Args:
-            images: `(B, n, height, width)`.
-            which: `(L, n)`. Makes other lists of the images; without it there are the B lists.
-        """
+    def read(self, images: Tensor) -> Tensor:
+        """The items of training images: `(B, n, height, width) -> (B, n, ...)`."""
         if self.jittered_places:
             images = jitter(images, self.jittered_places)
-        items = self.reader(images)
-        return items if which is None else items.flatten(0, 1)[which]
+        return self.reader(images)
 
 
 class SequenceTask(ABC):

@@ -41,14 +41,14 @@ class MedianConfig(ListConfig):
 
 
 class Predictor(nn.Module):
-    """Items `(B, n, ...)` to a median `(B,)`, scaled."""
+    """Items `(B, n, ...)` to a median `(B,)`, scaled; `which` as in `orderings.Ordering`."""
 
     any_length = False
     """Whether lists of any length will do, whatever the length it was trained at."""
 
-    def loss(self, items: Tensor, target: Tensor) -> Tensor:
-        """`(B,)`. The squared error."""
-        return (self(items) - target).square()
+    def loss(self, items: Tensor, target: Tensor, which: Tensor | None = None) -> Tensor:
+        """`(L,)`. The squared error."""
+        return (self(items, which) - target).square()
 
 
 class SortedMedian(Predictor):
@@ -64,19 +64,19 @@ class SortedMedian(Predictor):
         self.ordering, self.values = ordering, values
         self.any_length = ordering.any_length
 
-    def _middle(self, items: Tensor) -> orderings.Cost:
+    def _middle(self, items: Tensor, which: Tensor | None) -> orderings.Cost:
         """What a permutation makes the median be."""
-        values = self.values(items).squeeze(-1)
+        values = orderings.mixed(self.values(items), which).squeeze(-1)
         return lambda P: P.sort(values)[..., values.shape[-1] // 2]
 
-    def loss(self, items: Tensor, target: Tensor) -> Tensor:
-        """`(B,)`. The expected squared error."""
-        middle = self._middle(items)
-        return self.ordering.expected(lambda P: (middle(P) - target).square(), items)
+    def loss(self, items: Tensor, target: Tensor, which: Tensor | None = None) -> Tensor:
+        """`(L,)`. The expected squared error."""
+        middle = self._middle(items, which)
+        return self.ordering.expected(lambda P: (middle(P) - target).square(), items, which)
 
-    def forward(self, items: Tensor) -> Tensor:
-        """`(B,)`. The prediction, averaged over samples for the methods that sample."""
-        return self.ordering.averaged(self._middle(items), items)
+    def forward(self, items: Tensor, which: Tensor | None = None) -> Tensor:
+        """`(L,)`. The prediction, averaged over samples for the methods that sample."""
+        return self.ordering.averaged(self._middle(items, which), items, which)
 
 
 class VanillaMedian(Predictor):
@@ -95,9 +95,10 @@ class VanillaMedian(Predictor):
             nn.Linear(10, 1),
         )
 
-    def forward(self, items: Tensor) -> Tensor:
-        """`(B,)`. The prediction."""
-        return self.layers(self.network(items).flatten(-2)).squeeze(-1)
+    def forward(self, items: Tensor, which: Tensor | None = None) -> Tensor:
+        """`(L,)`. The prediction."""
+        outputs = orderings.mixed(self.network(items), which)
+        return self.layers(outputs.flatten(-2)).squeeze(-1)
 
 
 class ConstantMedian(Predictor):
@@ -105,9 +106,9 @@ class ConstantMedian(Predictor):
 
     any_length = True
 
-    def forward(self, items: Tensor) -> Tensor:
-        """`(B,)` zeros."""
-        return items.new_zeros(len(items))
+    def forward(self, items: Tensor, which: Tensor | None = None) -> Tensor:
+        """`(L,)` zeros."""
+        return items.new_zeros(len(items if which is None else which))
 
 
 class MedianModel(ListModel):
@@ -130,7 +131,7 @@ class MedianModel(ListModel):
     def forward(self, images: Tensor, median: Tensor, which: Tensor | None = None) -> Tensor:
         """`(B, n, height, width), (L,) -> ()`; `which` makes other lists of the images."""
         target = (median - self.middle) / self.scale
-        return self.predictor.loss(self.read(images, which), target).mean()
+        return self.predictor.loss(self.read(images), target, which).mean()
 
     def predict(self, items: Tensor) -> Tensor:
         """`(B,)`. Medians, of what the reader made of the images."""

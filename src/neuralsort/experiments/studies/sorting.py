@@ -74,7 +74,7 @@ class SortModel(ListModel):
             rows = P.log_prob(order) + torch.tensor(1 - self.chance).log()
             return -torch.logaddexp(rows, log_chance).mean(-1)
 
-        return self.ordering.expected(cost, self.read(images, which)).mean()
+        return self.ordering.expected(cost, self.read(images), which).mean()
 
     def relaxed(self, images: Tensor) -> ns.RelaxedPermutation:
         """The relaxed order of the images."""
