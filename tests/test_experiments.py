@@ -332,12 +332,17 @@ def test_sinkhorn_reads_rows_as_positions():
     ordering = orderings.build("sinkhorn", lambda outputs: nn.Identity(), n=3, tau=0.05)
     to_positions = torch.eye(3)[[2, 0, 1]].unsqueeze(0)  # item 0 at place 2, 1 at 0, 2 at 1
     assert ordering(to_positions).permutation().tolist() == [[1, 2, 0]]
+    as_in_the_code = orderings.build(
+        "sinkhorn_by_item", lambda outputs: nn.Identity(), n=3, tau=0.05
+    )
+    assert as_in_the_code(to_positions).permutation().tolist() == [[2, 0, 1]]
 
 
 def test_only_scores_sort_lists_of_any_length():
     for method in orderings.METHODS:
         ordering = orderings.build(method, scores_network, n=4, tau=1.0)
-        assert ordering.any_length == (method not in ("vanilla", "sinkhorn", "gumbel_sinkhorn"))
+        assert ordering.any_length == (method not in orderings.BY_MATRIX)
+    assert set(orderings.BY_MATRIX) > {"vanilla", "sinkhorn", "gumbel_sinkhorn"}
 
 
 ORDERED = ("neuralsort", "stochastic_neuralsort", "vanilla", "sinkhorn", "gumbel_sinkhorn")

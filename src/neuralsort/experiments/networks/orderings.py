@@ -127,6 +127,16 @@ class BySinkhorn(Ordering):
         return ns.sinkhorn(self.logits(items, which), tau=now(self.tau))
 
 
+class ByItemSinkhorn(BySinkhorn):
+    """Sinkhorn as in the paper's code: what an item says is read as the row of its own position.
+
+    There item i of the list names the item that belongs at place i, though it sees none but itself.
+    """
+
+    def logits(self, items: Tensor, which: Tensor | None = None) -> Tensor:
+        return self.outputs(items, which)
+
+
 class ByGumbelSinkhorn(BySinkhorn):
     """Sinkhorn of a matrix under Gumbel noise."""
 
@@ -161,7 +171,7 @@ class ByRows(Ordering):
 WITHOUT_TAU = ("constant", "vanilla", "reinforce")
 """The methods that no temperature changes."""
 
-BY_MATRIX = ("vanilla", "sinkhorn", "gumbel_sinkhorn")
+BY_MATRIX = ("vanilla", "sinkhorn", "sinkhorn_by_item", "gumbel_sinkhorn")
 """The methods that ask for n outputs per item instead of one, and are tied to lists of n."""
 
 
@@ -188,6 +198,7 @@ METHODS: dict[str, Callable[[Network, int, Tau], Ordering]] = {
     "stochastic_neuralsort": _by_score(ns.neuralsort, BySampledScore),
     "vanilla": lambda network, n, tau: ByRows(network, n=n),
     "sinkhorn": lambda network, n, tau: BySinkhorn(network, n=n, tau=tau),
+    "sinkhorn_by_item": lambda network, n, tau: ByItemSinkhorn(network, n=n, tau=tau),
     "gumbel_sinkhorn": lambda network, n, tau: ByGumbelSinkhorn(network, n=n, tau=tau),
     "reinforce": _by_score(ns.neuralsort, ByScoreFunction),
 }

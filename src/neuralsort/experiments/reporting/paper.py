@@ -15,6 +15,7 @@ NAMES = {
     "constant": "Constant",
     "vanilla": "Vanilla",
     "sinkhorn": "Sinkhorn",
+    "sinkhorn_by_item": "Sinkhorn, rows of items",
     "gumbel_sinkhorn": "Gumbel-Sinkhorn",
     "reinforce": "REINFORCE",
     "neuralsort": "Deterministic NeuralSort",
