@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .memory import channels_last
+
 
 class PrincipalComponents(nn.Module):
     """The leading principal components of images.
@@ -88,7 +90,7 @@ class ResNet18(nn.Module):
         for outputs, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
             stages += [_Block(inputs, outputs, stride), _Block(outputs, outputs, 1)]
             inputs = outputs
-        self.layers = _channels_last(
+        self.layers = channels_last(
             nn.Sequential(
                 *convolution(channels, 64), *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten()
             )
@@ -130,7 +132,7 @@ class SmallResNet(nn.Module):
         super().__init__()
         self.outputs = outputs
         pool = nn.MaxPool2d(2) if height >= 16 else nn.Identity()
-        self.layers = _channels_last(
+        self.layers = channels_last(
             nn.Sequential(
                 *convolution(channels, width),
                 *convolution(width, 2 * width),
@@ -224,8 +226,3 @@ def convolution(inputs: int, outputs: int, stride: int = 1) -> list[nn.Module]:
         nn.BatchNorm2d(outputs),
         nn.ReLU(),
     ]
-
-
-def _channels_last(layers: nn.Module) -> nn.Module:
-    # Faster on CPUs; torch's stubs do not know this use of `to`.
-    return layers.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
