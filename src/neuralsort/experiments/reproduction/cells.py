@@ -149,19 +149,14 @@ def list_cells(data: Any, recipe: Any, seeds: int) -> Iterator[Cell]:
             "median", MedianConfig(data=data, recipe=recipe, method=method, n=n, seed=seed)
         )
 
-    every = range(seeds)
-    with_medians = recipe != "tuned"
-    yield from (sort("neuralsort", n, seed) for n in SORT_LENGTHS for seed in every)
-    if with_medians:
-        for n in MEDIAN_LENGTHS:
-            yield from (median(method, n, seed) for method in LONGER for seed in every)
-    for seed in every:
+    # One seed of everything tells more than three seeds of something.
+    for seed in range(seeds):
         for n in SORT_LENGTHS:
-            yield from (sort(method, n, seed) for method in ("stochastic_neuralsort", *BASELINES))
-        if with_medians:
+            yield from (sort(method, n, seed) for method in (*LONGER, *BASELINES))
+        if recipe != "tuned":
+            methods = (*LONGER, *BASELINES, *(["constant"] if seed == 0 else []))
             for n in MEDIAN_LENGTHS:
-                rest = (*BASELINES, "constant") if seed == 0 else BASELINES
-                yield from (median(method, n, seed) for method in rest)
+                yield from (median(method, n, seed) for method in methods)
     if recipe == "fast":
         yield from (sort("sinkhorn_by_item", n, 0) for n in (3, 5, 7))
         yield sort("reinforce", 5, 0)
