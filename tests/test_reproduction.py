@@ -164,7 +164,9 @@ def test_a_run_whose_line_is_there_is_done_wherever_it_was(tmp_path):
     assert all(cell.config.tau == (lines[0].tau,) and not cell.chooser for cell in left)
     shutil.rmtree(short.folder)  # the line alone says which temperature was chosen
     Queue(left[:1]).run()
+    Queue([whole]).run()  # which knows its temperature, though the short runs are not here
     lines = record.read(tmp_path / "results")
+    assert len(lines) == 2
     assert [cell.folder for cell in unpublished([short, whole, other], lines)] == [other.folder]
     for change in ({"steps": 2}, {"n": 4}, {"test_lists": 7}, {"overlap": 2}):
         changed = Cell("sort", replace(left[0].config, **change))
@@ -173,6 +175,21 @@ def test_a_run_whose_line_is_there_is_done_wherever_it_was(tmp_path):
     assert len(unpublished([short, whole], again)) == 2
     elsewhere = [replace(line, config=line.config | {"network": "another"}) for line in lines]
     assert len(unpublished([short, whole], elsewhere)) == 2
+    early = [replace(line, digests={}) for line in lines]  # of whose data nothing is known
+    assert len(unpublished([short, whole], early)) == 2
+    (choice,) = [line for line in lines if len(line.config["taus"]) > 1]
+    later = replace(choice, tau=3.0)
+    assert unpublished([other], [*lines, later])[0].config.tau == (3.0,)
+
+
+def test_a_folder_with_another_run_is_told_and_does_not_stop_the_queue(tmp_path, capfd):
+    first, other = some_runs(tmp_path, 2)
+    few = replace(first, config=replace(first.config, steps=1))
+    Queue([few]).run()
+    with pytest.raises(Unfinished, match="1 runs did not finish: 0"):
+        Queue([first, replace(other, config=replace(other.config, steps=1))]).run()
+    assert "holds another run: plan.steps is 1 there and 120 here" in capfd.readouterr().err
+    assert other.is_done
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ..training.trainer import Interrupted
-from .cells import Cell, run_cell
+from .cells import Cell
 from .processes import attempt
 
 
@@ -56,8 +56,8 @@ class Queue:
             Interrupted: After Ctrl-C or a SIGTERM; every run has left a checkpoint.
         """
         done = [cell for cell in self.cells if cell.is_done]
-        for cell in done:
-            run_cell(cell)  # whose line may be missing, if it was killed at that moment
+        # The line of one that was killed at that moment may be missing.
+        self.failed += [cell for cell in done if not attempt(cell)]
         self.waiting = [cell for cell in self.cells if not cell.is_done]
         print(f"{len(self.waiting)} runs to do, {len(done)} done before.", flush=True)
         if self.workers is None:
