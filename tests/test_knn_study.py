@@ -472,14 +472,14 @@ def test_figures_name_what_labels_stand_for(finished, tmp_path, monkeypatch):
 
 
 def test_the_table_takes_the_k_that_validation_likes():
-    def line(k, validation, accuracy, lr=1e-4):
+    def line(k, validation, accuracy, lr=1e-4, seed=0):
         by_k = {f"accuracy_k{each}": accuracy for each in knn.KS}
         return Line(
             study="knn",
             data="mnist",
             method="neuralsort",
             sizes={"k": k},
-            seed=0,
+            seed=seed,
             steps=5,
             wall_seconds=60.0,
             metrics={"accuracy": accuracy} | by_k,
@@ -500,6 +500,9 @@ def test_the_table_takes_the_k_that_validation_likes():
     assert [cell[0] for cell in by_k[1:]] == ["98.00 %", "99.00 %", "98.00 %", "98.00 %"]
     assert "trained with k = 9" in by_k[1]
     assert "trained with k = 9" not in by_k[2]
+    # One lucky seed of another k does not push three seeds aside.
+    three = [line(9, 0.97, accuracy, seed=seed) for seed, accuracy in enumerate((0.9, 0.91, 0.92))]
+    assert knn_tables.preferred([*three, line(3, 0.99, 0.99)]) == three
 
 
 def test_papers_tables_are_whole():
@@ -514,7 +517,8 @@ def test_reproduction_fills_the_tables():
     for data in paper.KNN_DATA:
         chosen = [cell.config for cell in cells(data) if cell.study == "knn"]
         assert {config.method for config in chosen} == set(METHODS)
-        assert {c.k for c in chosen if c.method == "neuralsort"} == set(paper.KNN_KS)
+        ks = set(paper.KNN_KS) if data == "mnist" else {9}  # those of others take hours each
+        assert {c.k for c in chosen if c.method == "neuralsort"} == ks
     for recipe in ("fast", "paper"):
         folders = [cell.folder for cell in cells("mnist", recipe)]
         assert len(folders) == len(set(folders))

@@ -4,13 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import stats
 
 pytest.importorskip("lightning_fabric", reason="needs the extra `experiments`")
 
+from neuralsort.experiments import record
 from neuralsort.experiments.record import Line
 from neuralsort.experiments.reporting import paper, report, summary, tables
 from neuralsort.experiments.reporting.budgets import budgets, within
-from neuralsort.experiments.reporting.list_tables import SORT, list_table
+from neuralsort.experiments.reporting.list_tables import SORT, choices_table, list_table
 from neuralsort.experiments.studies.median import MedianConfig, MedianStudy
 from neuralsort.experiments.studies.running import run
 from neuralsort.experiments.studies.sorting import SortConfig, SortStudy
@@ -34,6 +36,7 @@ def fake_line(method="neuralsort", n=5, exact=0.9, **options):
         "tau": 0.5,
         "metrics": {"exact_match": exact, "element_wise": 0.95, "squared_difference": 0.0123},
         "intervals": {"exact_match": (exact - 0.01, exact + 0.01)},
+        "validation": {"exact_match": exact},
         "steps": 1,
         "wall_seconds": 660.0,
         "config": {"plan": {"steps": 1, "batch": 4}, "steps_of_recipe": 9, "train_n": n},
@@ -105,16 +108,119 @@ def test_runs_of_different_budgets_are_never_compared():
     assert summary.compare(lines, "sort", "exact_match", **options) == []
     equal = [lines[0], with_steps(lines[1], 600)]
     (found,) = summary.compare(equal, "sort", "exact_match", **options)
-    assert found.is_better
-    assert found.chance is None
+    assert found.gain == pytest.approx(0.4)
+    assert found.interval is None
+    assert found.verdict == "n = 5: 0.400 ahead, in 1 seed each"
 
 
-def test_the_summary_tests_three_seeds():
-    lines = [fake_line(exact=0.90 + seed / 1e3, seed=seed) for seed in range(3)]
-    lines += [fake_line("vanilla", exact=0.5 + seed / 1e3, seed=seed) for seed in range(3)]
-    (found,) = summary.compare(lines, "sort", "exact_match", larger=True, others=("vanilla",))
-    assert found.chance < 1e-6
-    assert "0.901 against 0.501 (Vanilla) at n = 5" in found.text("{:.3f}")
+def seeds(method: str, *values: float, **options) -> list[Line]:
+    return [fake_line(method, exact=x, seed=i, **options) for i, x in enumerate(values)]
+
+
+def test_the_summary_has_welchs_interval_of_the_difference():
+    ours, theirs = (0.90, 0.91, 0.92), (0.5, 0.52, 0.56)
+    lines = seeds("neuralsort", *ours) + seeds("vanilla", *theirs)
+    options = {"larger": True, "others": ("vanilla",)}
+    (found,) = summary.compare(lines, "sort", "exact_match", **options)
+    a, b = np.var(ours, ddof=1) / 3, np.var(theirs, ddof=1) / 3
+    freedom = (a + b) ** 2 / (a**2 / 2 + b**2 / 2)
+    half = stats.t.ppf(0.975, freedom) * (a + b) ** 0.5
+    gain = np.mean(ours) - np.mean(theirs)
+    assert found.interval == pytest.approx((gain - half, gain + half))
+    assert found.found == "n = 5: 0.910 against 0.527 (Vanilla)"
+    low, high = gain - half, gain + half
+    assert found.verdict == f"n = 5: {gain:.3f} ahead, 95 %: {low:.3f} to {high:.3f}"
+    swapped = {"larger": True, "ours": "vanilla", "others": ("neuralsort",)}
+    (other,) = summary.compare(lines, "sort", "exact_match", **swapped)
+    assert other.verdict == f"n = 5: {gain:.3f} behind, 95 %: {low:.3f} to {high:.3f}"
+    close = seeds("neuralsort", *ours) + seeds("vanilla", 0.90, 0.91, 0.925)
+    (equal,) = summary.compare(close, "sort", "exact_match", **options)
+    assert equal.verdict.endswith("; not settled")
+
+
+def test_the_best_of_the_baselines_is_the_best_on_validation():
+    lines = [fake_line(), fake_line("vanilla", exact=0.5), fake_line("sinkhorn", exact=0.6)]
+    lines[1] = replace(lines[1], validation={"exact_match": 0.7})
+    options = {"larger": True, "others": ("vanilla", "sinkhorn")}
+    (found,) = summary.compare(lines, "sort", "exact_match", **options)
+    assert found.theirs == [lines[1]]
+
+
+def test_a_seed_counts_once():
+    again = fake_line(exact=0.6, tau=2.0, config=fake_line().config | {"taus": [2.0]})
+    lines = tables.chosen([*seeds("neuralsort", 0.9, 0.8), again, *seeds("vanilla", 0.5, 0.5)])
+    assert len(lines) == 5
+    table = list_table(SORT, lines, "mnist")
+    (row,) = [row for row in table.rows if row[0][0] == "Deterministic NeuralSort"]
+    assert row[2][:2] == ["0.700 (0.950)", "2 seeds, range: 0.600 to 0.800 (0.950 to 0.950)"]
+    options = {"larger": True, "others": ("vanilla",)}
+    (found,) = summary.compare(lines, "sort", "exact_match", **options)
+    assert found.found == "n = 5: 0.700 against 0.500 (Vanilla)"
+
+
+def test_the_summary_has_the_claims_that_there_are_lines_for():
+    lines = [
+        *seeds("neuralsort", 0.9, 0.91, 0.92),
+        *seeds("vanilla", 0.5, 0.51, 0.52),
+        *seeds("sinkhorn", 0.7, 0.71, 0.72),
+        *seeds("gumbel_sinkhorn", 0.01, 0.02, 0.03),
+    ]
+    (table,) = summary.summaries(lines)
+    claims = [row[0][0] for row in table.rows]
+    assert [claim.split()[0] for claim in claims] == ["NeuralSort", "The"]
+    assert table.rows[0][1] == ["n = 5: 0.910 against 0.710 (Sinkhorn)"]
+    assert table.rows[1][2][0].startswith("n = 5: 2 of 3 above the paper's own number")
+    tuned = [replace(line, recipe="tuned") for line in lines]
+    assert [one.title for one in summary.summaries(lines + tuned)][1:] == [
+        "The same with the paper's network, tuned"
+    ]
+    digits = [replace(line, data="digits") for line in lines]
+    assert summary.summaries(digits) == []
+
+
+def test_the_summary_says_how_gradients_vary_with_the_temperature():
+    trials = [
+        {"tau": tau, "history": [{"step": 1, "exact_match": 0.5, "log_variance": value}]}
+        for tau, value in ((1.0, -3.0), (2.0, -2.0), (4.0, -4.0), (8.0, -5.0), (16.0, -6.0))
+    ]
+    sweep = fake_line(trials=trials, config=fake_line().config | {"taus": [1, 2, 4, 8, 16]})
+    (table,) = summary.summaries([sweep])
+    ((claim, here, sure),) = table.rows
+    assert "temperature" in claim[0]
+    where = "Deterministic NeuralSort, n = 5"
+    assert here == [f"{where}: -3.0 at tau 1, -6.0 at 16 (logarithms)"]
+    assert sure == [f"{where}: falls in 3 of 4 steps of the temperature"]
+
+
+def test_the_table_of_temperatures_has_those_that_longer_runs_use():
+    def search(tau, **options):
+        found = {0.5: [0.1, 0.7], 2.0: [0.2]}
+        trials = [
+            {"tau": one, "history": [{"step": 1, "exact_match": x} for x in values]}
+            for one, values in found.items()
+        ]
+        config = fake_line().config | {"taus": [0.5, 2.0]}
+        return fake_line(tau=tau, trials=trials, config=config, **options)
+
+    used = with_steps(fake_line(), 9)
+    table = choices_table([used, search(0.5), search(0.5, n=7), search(2.0)], "mnist")
+    (row,) = table.rows
+    assert dict(zip(table.header, row, strict=True)) == {
+        "study": ["sort"],
+        "method": ["Deterministic NeuralSort"],
+        "n": ["5"],
+        "recipe": ["fast"],
+        "chosen": ["0.5"],
+        "steps": ["1"],
+        "tried": ["0.5: 0.7", "2: 0.2"],
+    }
+
+
+def test_cells_of_the_tuned_recipe_say_what_others_found():
+    lines = [replace(line, recipe="tuned") for line in seeds("neuralsort", 0.8)]
+    table = list_table(SORT, lines, "mnist", whole=False)
+    assert table.rows[0][1][-1] == "Prillo and Eisenschlos (2020): 0.797 (0.911)"
+    assert "Prillo" not in str(list_table(SORT, seeds("neuralsort", 0.8), "mnist").rows)
 
 
 def test_rankings_have_an_interval_over_folds():
@@ -171,9 +277,10 @@ def test_report_is_rendered_from_lines_alone(tmp_path):
     (results / "others.jsonl").write_text('{"study": "gradients", "method": "rebar", "n": 5}\n')
     page = report.write_report(results, tmp_path / "report")
     text, markdown = page.read_text(), (page.parent / "report.md").read_text()
-    for name in ("Deterministic NeuralSort", "Vanilla", "Constant", "Summary", "Recipes"):
+    for name in ("Deterministic NeuralSort", "Vanilla", "Constant", "Recipes"):
         assert name in text
         assert name in markdown
+    assert "Summary" not in text  # there is nothing of MNIST to sum up
     pictures = sorted(path.name for path in (page.parent / "figures").iterdir())
     assert len(pictures) == 5
     assert all(f"figures/{one}" in text and f"figures/{one}" in markdown for one in pictures)
@@ -182,3 +289,17 @@ def test_report_is_rendered_from_lines_alone(tmp_path):
 def test_report_without_lines_says_what_to_do(tmp_path):
     with pytest.raises(ConfigError, match="no lines of results"):
         report.write_report(tmp_path, tmp_path / "report")
+
+
+def test_a_new_study_is_in_the_report_without_another_line(tmp_path, monkeypatch):
+    lines = [
+        replace(line, study="weigh", sizes={"items": 3}, metrics={"error": 0.25 * (1 + line.seed)})
+        for line in seeds("neuralsort", 0.5, 0.5)
+    ]
+    for line in lines:
+        record.append(tmp_path / "weigh.jsonl", line)
+    monkeypatch.setattr(report, "STUDIES", {"weigh": None})
+    text = report.write_report(tmp_path, tmp_path / "report").with_name("report.md").read_text()
+    assert "## Weigh" in text
+    assert "mnist, fast, items = 3" in text
+    assert "| Deterministic NeuralSort | 0.375<br>2 seeds, range: 0.25 to 0.5 |" in text

@@ -58,7 +58,7 @@ class Line:
         commit: Of the source, when training started.
         machine: Where it started: processor, instruction set, threads.
         date: When it started, in UTC.
-        command: What was typed.
+        command: What to type to do it again.
         digests: Of the data, the network and the augmentation.
         sittings: What was different in later sittings: the facts by name, for each of them.
         tested: Commit, versions, machine and date of a test that came after the run.
@@ -129,6 +129,8 @@ class Line:
         facts.pop("digest", None)
         if "sizes" not in facts:
             facts["sizes"] = {name: facts.pop(name) for name in SIZES if name in facts}
+        if facts["study"] == "knn":
+            facts.setdefault("intervals_over", "images")
         if "chosen" in facts:  # of rankings: the setting that was tested
             facts["config"] = {**facts["config"], "chosen": facts.pop("chosen")}
         known = {one.name: one for one in dataclasses.fields(cls)}

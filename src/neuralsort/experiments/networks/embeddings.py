@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .memory import channels_last
+from .readers import channels_last
 
 
 class PrincipalComponents(nn.Module):

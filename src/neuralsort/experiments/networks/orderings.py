@@ -59,7 +59,7 @@ class Ordering(nn.Module):
 
     def expected(self, cost: Cost, items: Tensor, which: Tensor | None = None) -> Tensor:
         """`(L,)`. The cost to be made small in training, the mean over samples if there are any."""
-        return cost(self(items, which))
+        return self.averaged(cost, items, which)
 
     def averaged(self, value: Cost, items: Tensor, which: Tensor | None = None) -> Tensor:
         """`(L,)`. A value of the permutation, the mean over samples if the method samples it."""
@@ -86,9 +86,6 @@ class ByScore(Ordering):
 
 class BySampledScore(ByScore):
     """Stochastic NeuralSort: scores are logits of Plackett-Luce, and samples of it are relaxed."""
-
-    def expected(self, cost: Cost, items: Tensor, which: Tensor | None = None) -> Tensor:
-        return self.averaged(cost, items, which)
 
     def averaged(self, value: Cost, items: Tensor, which: Tensor | None = None) -> Tensor:
         scores = self.scores(items, which)
@@ -139,9 +136,6 @@ class ByItemSinkhorn(BySinkhorn):
 
 class ByGumbelSinkhorn(BySinkhorn):
     """Sinkhorn of a matrix under Gumbel noise."""
-
-    def expected(self, cost: Cost, items: Tensor, which: Tensor | None = None) -> Tensor:
-        return self.averaged(cost, items, which)
 
     def averaged(self, value: Cost, items: Tensor, which: Tensor | None = None) -> Tensor:
         logits = self.logits(items, which)

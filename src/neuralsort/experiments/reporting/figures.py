@@ -36,7 +36,7 @@ CLASSES = {
 
 
 def learning_curves(lines: Sequence[Line], study: str, path: Path) -> Path | None:
-    """Validation against time, one panel per size that was trained."""
+    """Validation against steps, one panel per size that was trained."""
     lines = [line for line in lines if line.study == study and line.trials[0]["history"]]
     lengths = sorted({_trained(line) for line in lines})
     if not lengths:
@@ -52,7 +52,7 @@ def learning_curves(lines: Sequence[Line], study: str, path: Path) -> Path | Non
                 continue  # the same training, tested at another length
             history = next(t["history"] for t in line.trials if t["tau"] == line.tau)
             axes.plot(
-                [one["seconds"] / 60 for one in history],
+                [one["step"] for one in history],
                 [one[metric] for one in history],
                 color=COLOURS[methods.index(key) % len(COLOURS)],
                 marker="o",
@@ -61,7 +61,7 @@ def learning_curves(lines: Sequence[Line], study: str, path: Path) -> Path | Non
             )
             seen.add((*key, line.seed))
         size = "k" if study == "knn" else "n"
-        axes.set(title=f"{size} = {n}", xlabel="minutes", ylabel=f"{label} (validation)")
+        axes.set(title=f"{size} = {n}", xlabel="step", ylabel=f"{label} (validation)")
         if study == "median":
             axes.set_yscale("log")
         axes.legend(frameon=False, fontsize=7)

@@ -37,6 +37,11 @@ def chosen(lines: Sequence[Line]) -> list[Line]:
     return list({line.cell: line for line in lines}.values())
 
 
+def per_seed(lines: Sequence[Line]) -> list[Line]:
+    """One line for each seed, the last, of lines that stand in one cell."""
+    return list({line.seed: line for line in lines}.values())
+
+
 # -- what cells say --------------------------------------------------------------------------------
 
 
@@ -132,6 +137,32 @@ def _over_folds(runs: Sequence[Line], metric: str) -> list[str]:
     return [f"{mean(runs, metric):.3f}", *told]
 
 
+# -- studies without tables of their own -----------------------------------------------------------
+
+
+def metrics_tables(lines: Sequence[Line]) -> list[Table]:
+    """One table for every data set, recipe and size of a study: methods by metrics."""
+    found: dict[tuple[str, str, str], dict[str, list[Line]]] = defaultdict(dict)
+    for line in lines:
+        sizes = ", ".join(f"{key} = {value}" for key, value in line.sizes.items())
+        found[line.data, line.recipe, sizes].setdefault(line.method, []).append(line)
+    made = []
+    for key, methods in sorted(found.items()):
+        metrics = sorted(
+            set.intersection(*(set(line.metrics) for x in methods.values() for line in x))
+        )
+        rows = []
+        for method in sorted(methods, key=place):
+            runs = per_seed(methods[method])
+            cells = [
+                [f"{mean(runs, one):.4g}", *spread(runs, {one: "{:.4g}".format})] for one in metrics
+            ]
+            rows.append([[name(method)], *cells])
+        title = ", ".join(filter(None, key))
+        made.append(Table(title, "Means over seeds, on the test set.", ["method", *metrics], rows))
+    return made
+
+
 # -- all runs --------------------------------------------------------------------------------------
 
 
@@ -163,13 +194,16 @@ def runs_table(lines: Sequence[Line]) -> Table:
         rows.append([[cell] for cell in cells])
     header = ["run", "data", "size", "recipe", "seed", "tau", "steps", "batch", "time"]
     header += ["machine", "commit"]
-    note = "Time includes validation, over all temperatures tried and all sittings."
+    note = (
+        "Time includes validation, over all temperatures tried and all sittings. Those of rankings "
+        "are in `results/rank.jsonl`."
+    )
     return Table("All runs", note, header, rows)
 
 
 def size(line: Line) -> str:
-    """Lengths of lists, or the number of neighbours that the loss counted."""
+    """Lengths of lists, the number of neighbours that the loss counted, or what else there is."""
     if "n" not in line.sizes:
-        return f"k = {line.sizes['k']}"
+        return ", ".join(f"{key} = {value}" for key, value in line.sizes.items())
     trained, n = line.train_n, line.sizes["n"]
     return f"n = {n}" + ("" if trained == n else f" (trained at {trained})")

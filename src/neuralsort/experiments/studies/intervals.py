@@ -6,6 +6,7 @@ in all of them. So lists are not independent, and intervals count both as drawn 
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -92,6 +93,17 @@ def over_seeds(values: Sequence[float]) -> Interval | None:
         return None
     error = float(stats.sem(values))
     return _pair(stats.t.interval(0.95, len(values) - 1, np.mean(values), error or 1e-300))
+
+
+def of_difference(a: Sequence[float], b: Sequence[float]) -> Interval | None:
+    """Welch's interval of the mean of a minus that of b, over seeds; None for fewer than three."""
+    if min(len(a), len(b)) < 3:
+        return None
+    if not (np.ptp(a) or np.ptp(b)):
+        apart = float(np.mean(a) - np.mean(b))
+        return apart, apart
+    found: Any = stats.ttest_ind(a, b, equal_var=False)
+    return _pair(found.confidence_interval(0.95))
 
 
 def _normal(mean: float, error: float) -> Interval:
