@@ -155,12 +155,13 @@ def list_cells(data: Any, recipe: Any, seeds: int) -> Iterator[Cell]:
     for seed in range(seeds):
         for n in SORT_LENGTHS:
             yield from (sort(method, n, seed) for method in (*LONGER, *BASELINES))
+        if recipe == "fast" and seed == 0:
+            yield from (sort("sinkhorn_by_item", n, 0) for n in (5, 3, 7))
         if recipe != "tuned":
             methods = (*LONGER, *BASELINES, *(["constant"] if seed == 0 else []))
             for n in MEDIAN_LENGTHS:
                 yield from (median(method, n, seed) for method in methods)
         if recipe == "fast" and seed == 0:
-            yield from (sort("sinkhorn_by_item", n, 0) for n in (3, 5, 7))
             yield sort("reinforce", 5, 0)
             # How gradients vary with the temperature, in short runs at each.
             for n in (5, 9, 15):
