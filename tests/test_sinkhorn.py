@@ -130,6 +130,35 @@ def test_huge_logits_do_not_overflow():
     assert torch.autograd.grad(P.entropy().sum(), L)[0].isfinite().all()
 
 
+@pytest.mark.parametrize("shape", [(3, 3, 3), (2, 4, 5, 5), (40, 1, 1), (7, 0, 3, 3)])
+def test_many_small_matrices_are_as_each_of_them_alone(shape, fast_mode):
+    """They lie side by side in memory, whatever the batch is made of."""
+    L = logits(*shape)
+    if L.numel() and shape[-1] > 1:
+        L[0, ..., 0, 1] = -INF
+    L.requires_grad_()
+    upstream = logits(*shape)
+    P = ns.sinkhorn(L, tau=0.3)
+    (gradient,) = torch.autograd.grad(P.to_dense(), L, upstream)
+    assert P.shape == gradient.shape == L.shape
+    flat = [x.reshape(-1, *shape[-2:]) for x in (L, upstream, P.to_dense(), gradient)]
+    for one, into, weights, slope in zip(*flat, strict=True):
+        alone = one.detach().requires_grad_()
+        expected = ns.sinkhorn(alone, tau=0.3).to_dense()
+        torch.testing.assert_close(weights, expected)
+        torch.testing.assert_close(slope, torch.autograd.grad(expected, alone, into)[0])
+
+    def ask(L: Tensor, tau: Tensor) -> Tensor:
+        return ns.sinkhorn(L, tau=tau, iterations=3).to_dense()
+
+    if len(L) == 3:
+        finite, _, tau = arguments(*shape)
+        assert gradcheck(ask, (finite, tau))
+        assert gradgradcheck(ask, (finite, tau), fast_mode=fast_mode)
+        swapped = L.detach().movedim(0, 1).requires_grad_()  # in another layout
+        torch.testing.assert_close(ns.sinkhorn(swapped.movedim(1, 0), tau=0.3).to_dense(), flat[2])
+
+
 # -- masks -----------------------------------------------------------------------------------------
 
 
@@ -217,8 +246,11 @@ def test_vmap_equals_a_loop():
     def loss(one: Tensor) -> Tensor:
         return ns.sinkhorn(one).to_dense().square().sum()
 
-    expected = torch.stack([torch.func.grad(loss)(one) for one in L])
-    torch.testing.assert_close(torch.vmap(torch.func.grad(loss))(L), expected)
+    for lists in (L, logits(2, 6, 3, 3)):  # few matrices of their size at a time, and many
+        expected = torch.stack([torch.func.grad(loss)(one) for one in lists])
+        torch.testing.assert_close(torch.vmap(torch.func.grad(loss))(lists), expected)
+        turned = torch.vmap(torch.func.grad(loss), in_dims=1)(lists.movedim(0, 1))
+        torch.testing.assert_close(turned, expected)
 
 
 @pytest.mark.parametrize("iterations", some_of([3, 20], 3))

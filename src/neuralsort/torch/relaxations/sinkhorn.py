@@ -364,62 +364,87 @@ def _balanced(log: Tensor, iterations: int, tolerance: float | None) -> Tensor:
     # Rows may be shifted by anything: from their largest entry, the exponents are small.
     log = log - log.detach().amax(-1, keepdim=True) if log.numel() else log
     if iterations and log.numel():
-        if is_traced_for_second_derivatives():
-            g = _iterate(log, iterations, tolerance)[-1]
-        else:
-            g, _ = _Balance.apply(log, iterations, tolerance)  # pyright: ignore
-        log = log + g.unsqueeze(-2)
+        log = log + _potentials(log, iterations, tolerance).unsqueeze(-2)
     return torch.log_softmax(log, -1)
+
+
+def _potentials(log: Tensor, iterations: int, tolerance: float | None) -> Tensor:
+    """Those of the columns, `(..., n)`, after the iterations."""
+    if is_traced_for_second_derivatives():
+        return _iterate(log, iterations, tolerance, _ROWS_LAST)[-1]
+    few = torch.compiler.is_compiling() or log.dim() < 3 or log.shape[:-2].numel() < log.shape[-1]
+    if few or not log.is_cpu:
+        return _Balance.apply(log, iterations, tolerance, _ROWS_LAST)[0]  # pyright: ignore
+    # Many small matrices lie side by side, entry by entry: an operation then goes over all of them
+    # at once, in place of over the few entries of a row: two to four times as fast up to 15 x 15.
+    beside = log.flatten(0, -3).movedim(0, -1).contiguous()  # (n, n, batch)
+    g = _Balance.apply(beside, iterations, tolerance, _BATCH_LAST)[0]  # pyright: ignore
+    return g.movedim(-1, 0).unflatten(0, log.shape[:-2])
+
+
+_ROWS_LAST, _BATCH_LAST = (-2, -1), (-3, -2)
+"""Which dimensions of a tensor are the rows of its matrices and the columns."""
 
 
 class _Balance(torch.autograd.Function):
     """Potentials of the columns after some iterations, and those of every iteration.
 
-    `apply(log, iterations, tolerance)` gives `(..., n)` and, without gradient, `(2 k, ..., n)`: f
-    and g in turn.
+    `apply(log, iterations, tolerance, dims)` gives `(..., n)` and, without gradient, f and g in
+    turn, `(2 k, ..., n)`; of matrices that lie side by side `(n, batch)` and `(2 k, n, batch)`.
     """
 
     @staticmethod
-    def forward(log: Tensor, iterations: int, tolerance: float | None) -> tuple[Tensor, Tensor]:
-        potentials = _iterate(log, iterations, tolerance)
+    def forward(
+        log: Tensor, iterations: int, tolerance: float | None, dims: tuple[int, int]
+    ) -> tuple[Tensor, Tensor]:
+        potentials = _iterate(log, iterations, tolerance, dims)
         return potentials[-1].clone(), torch.stack(potentials)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
         ctx.mark_non_differentiable(output[1])
         ctx.save_for_backward(inputs[0], output[1])
+        ctx.dims = inputs[3]
 
     @staticmethod
     def backward(ctx: Any, to_g: Tensor, _: Tensor) -> tuple:  # pyright: ignore
         log, history = ctx.saved_tensors
+        row, column = dims = ctx.dims
         # For derivatives of this one the potentials must be functions of the logits again.
-        potentials = _iterate(log, len(history) // 2) if torch.is_grad_enabled() else list(history)
+        potentials = (
+            _iterate(log, len(history) // 2, None, dims)
+            if torch.is_grad_enabled()
+            else list(history)
+        )
         potentials.insert(0, torch.zeros_like(to_g))
         to_log = torch.zeros_like(log)
         while len(potentials) > 1:
             before, f, g = potentials[-3:]
-            columns = (log + f.unsqueeze(-1) + g.unsqueeze(-2)).exp()
-            share = columns * to_g.unsqueeze(-2)
-            to_f, to_log = -share.sum(-1), to_log - share
-            rows = (log + f.unsqueeze(-1) + before.unsqueeze(-2)).exp()
-            share = rows * to_f.unsqueeze(-1)
-            to_g, to_log = -share.sum(-2), to_log - share
+            columns = (log + f.unsqueeze(column) + g.unsqueeze(row)).exp()
+            share = columns * to_g.unsqueeze(row)
+            to_f, to_log = -share.sum(column), to_log - share
+            rows = (log + f.unsqueeze(column) + before.unsqueeze(row)).exp()
+            share = rows * to_f.unsqueeze(column)
+            to_g, to_log = -share.sum(row), to_log - share
             del potentials[-2:]
-        return to_log, None, None
+        return to_log, None, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, log: Tensor, *options: Any) -> tuple[tuple, tuple]:
         return _Balance.apply(log.movedim(in_dims[0], 0), *options), (0, 1)  # pyright: ignore
 
 
-def _iterate(log: Tensor, iterations: int, tolerance: float | None = None) -> list[Tensor]:
+def _iterate(
+    log: Tensor, iterations: int, tolerance: float | None, dims: tuple[int, int]
+) -> list[Tensor]:
     """Potentials of rows and columns in turn, two for every iteration."""
+    row, column = dims
     potentials = []
-    g = torch.zeros_like(log[..., 0, :])
+    g = torch.zeros_like(log.select(row, 0))
     for _ in range(iterations):
         before = g
-        f = -torch.logsumexp(log + g.unsqueeze(-2), -1)
-        g = -torch.logsumexp(log + f.unsqueeze(-1), -2)
+        f = -torch.logsumexp(log + g.unsqueeze(row), column)
+        g = -torch.logsumexp(log + f.unsqueeze(column), row)
         potentials += [f, g]
         if tolerance is not None and bool(((g - before).abs() <= tolerance).all()):
             break
