@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from .networks.orderings import BASELINES, NEURALSORT
 from .record import Line
 from .reporting.tables import name
 from .studies import STUDIES
@@ -33,7 +34,7 @@ _MEDIANS = (
 def runs(seed: int) -> Iterator[tuple[str, ListConfig]]:
     """What is trained, with the name of its study."""
     small = partial(replace, seed=seed, steps=600, test_lists=2_000, validation_lists=500)
-    for method in ("neuralsort", "stochastic_neuralsort", "vanilla", "sinkhorn", "gumbel_sinkhorn"):
+    for method in (*NEURALSORT, *BASELINES):
         yield "sort", small(SortConfig(method=method))
     for method in ("neuralsort", "vanilla", "constant"):
         yield "median", small(MedianConfig(method=method))

@@ -162,6 +162,10 @@ class ByRows(Ordering):
         return ns.RelaxedPermutation.from_dense(joined.softmax(-1))
 
 
+NEURALSORT = ("neuralsort", "stochastic_neuralsort")
+BASELINES = ("vanilla", "sinkhorn", "gumbel_sinkhorn")
+"""The methods of the paper: its own, and those it is compared with."""
+
 WITHOUT_TAU = ("constant", "vanilla", "reinforce")
 """The methods that no temperature changes."""
 

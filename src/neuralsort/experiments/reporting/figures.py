@@ -14,6 +14,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ..networks.orderings import NEURALSORT
 from ..record import Line
 from .tables import name
 
@@ -79,7 +80,7 @@ def gradient_variance(lines: Sequence[Line], path: Path) -> Path | None:
     """
     runs: dict[str, list[tuple[float, list[dict[str, float]]]]] = {}
     for line in sorted(lines, key=lambda line: (len(line.trials), line.steps)):
-        if line.study != "sort" or line.method not in ("neuralsort", "stochastic_neuralsort"):
+        if line.study != "sort" or line.method not in NEURALSORT:
             continue
         curves = [
             (trial["tau"], [one for one in trial["history"] if one["log_variance"] is not None])

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 
+from ..networks.orderings import NEURALSORT
 from ..record import Line
 from . import paper
 from .tables import MISSING, Table, limited, mean, name, per_seed, place, spread, time_of
@@ -80,7 +81,7 @@ def knn_by_k_table(lines: Sequence[Line]) -> Table:
     """Accuracy of the learned embeddings by the number of neighbours."""
     rows = []
     kinds = [*paper.KNN_ACCURACY_BY_K]
-    kinds += [("digits", method) for method in ("neuralsort", "stochastic_neuralsort")]
+    kinds += [("digits", method) for method in NEURALSORT]
     for data, method in kinds:
         mine = [
             line for line in lines if (line.study, line.data, line.method) == ("knn", data, method)

@@ -6,6 +6,7 @@ Methods are compared only where they were trained at that length, with the same 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..networks.orderings import BASELINES, NEURALSORT
 from ..record import Line
 from ..studies.intervals import Interval, of_difference, over_seeds
 from . import paper
@@ -13,8 +14,7 @@ from .budgets import budgets, within
 from .knn_tables import preferred, validation
 from .tables import Table, mean, name, per_seed
 
-OURS, SAMPLED = "neuralsort", "stochastic_neuralsort"
-BASELINES = ("vanilla", "sinkhorn", "gumbel_sinkhorn")
+OURS, SAMPLED = NEURALSORT
 UNLEARNED = ("pixels", "pca", "autoencoder")
 """Where neighbours are looked for without having learned to."""
 

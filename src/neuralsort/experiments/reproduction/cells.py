@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from neuralsort.runtime import files
 
-from ..networks.orderings import WITHOUT_TAU
+from ..networks.orderings import BASELINES, NEURALSORT, WITHOUT_TAU
 from ..record import Line
 from ..studies import STUDIES
 from ..studies.config import StudyConfig
@@ -27,8 +27,6 @@ Recipe = Literal["fast", "paper", "tuned"]
 
 SORT_LENGTHS = (5, 9, 15, 3, 7)
 MEDIAN_LENGTHS = (5, 9, 15)
-BASELINES = ("vanilla", "sinkhorn", "gumbel_sinkhorn")
-LONGER = ("neuralsort", "stochastic_neuralsort")
 VARIANCE_TAUS, VARIANCE_STEPS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0), 500
 
 STEPS = {"fast": 3_000, "tuned": 10_000}
@@ -154,18 +152,18 @@ def list_cells(data: Any, recipe: Any, seeds: int) -> Iterator[Cell]:
     # One seed of everything tells more than three seeds of something.
     for seed in range(seeds):
         for n in SORT_LENGTHS:
-            yield from (sort(method, n, seed) for method in (*LONGER, *BASELINES))
+            yield from (sort(method, n, seed) for method in (*NEURALSORT, *BASELINES))
         if recipe == "fast" and seed == 0:
             yield from (sort("sinkhorn_by_item", n, 0) for n in (5, 3, 7))
         if recipe != "tuned":
-            methods = (*LONGER, *BASELINES, *(["constant"] if seed == 0 else []))
+            methods = (*NEURALSORT, *BASELINES, *(["constant"] if seed == 0 else []))
             for n in MEDIAN_LENGTHS:
                 yield from (median(method, n, seed) for method in methods)
         if recipe == "fast" and seed == 0:
             yield sort("reinforce", 5, 0)
             # How gradients vary with the temperature, in short runs at each.
             for n in (5, 9, 15):
-                for method in LONGER:
+                for method in NEURALSORT:
                     config = SortConfig(data=data, method=method, n=n, tau=VARIANCE_TAUS)
                     yield Cell("sort", replace(config, steps=VARIANCE_STEPS))
 
@@ -175,7 +173,7 @@ def _chosen(study: str, config: StudyConfig) -> Cell:
     if config.recipe not in STEPS:
         return Cell(study, config)
     config = replace(config, steps=STEPS[config.recipe])
-    if config.method in WITHOUT_TAU or (config.recipe == "tuned" and config.method in LONGER):
+    if config.method in WITHOUT_TAU or (config.recipe == "tuned" and config.method in NEURALSORT):
         return Cell(study, config)
     return Cell(study, config, Cell(study, _short(config)))
 
@@ -193,7 +191,7 @@ def neighbour_configs(data: Any, recipe: Any, seeds: int) -> Iterator[KNNConfig]
     is_small = data in ("digits", "mnist")
 
     def learned(k: int, seed: int = 0) -> Iterator[KNNConfig]:
-        for method in LONGER:
+        for method in NEURALSORT:
             config = KNNConfig(data=data, recipe=recipe, method=method, k=k, seed=seed)
             yield config
             if recipe == "paper":

@@ -13,7 +13,7 @@ from ..data.augmentation import Augmentation
 from ..data.images import Images, load_images
 from ..data.randomness import generator_for, seed_for
 from ..networks import embeddings
-from ..networks.orderings import Tau
+from ..networks.orderings import NEURALSORT, Tau
 from ..training.plan import ConfigError, Plan
 from .config import StudyConfig
 from .intervals import wilson
@@ -21,7 +21,6 @@ from .objectives import Classification, Fixed, NeighbourLoss, Reconstruction
 from .study import Tested
 from .votes import KS, Votes, embed, pictures, project
 
-NEURALSORT = ("neuralsort", "stochastic_neuralsort")
 UNTRAINED = ("pixels", "pca")
 
 SAMPLES = {"paper": 5, "fast": 2}
