@@ -289,6 +289,22 @@ def test_jitter_moves_each_digit_within_its_cell():
     assert torch.allclose(jitter(images, 2, pixels=0, radians=0, zoom=0), images, atol=1e-5)
 
 
+def test_jitter_is_an_affine_map_of_every_digit():
+    images = torch.rand(3, 28, 56)
+    torch.manual_seed(0)
+    actual = jitter(images, 2)
+    torch.manual_seed(0)
+    dx, dy, turn, scale = 2 * torch.rand(4, 6) - 1
+    cosine, sine = ((1 + 0.1 * scale) * trig(0.2 * turn) for trig in (torch.cos, torch.sin))
+    rows = [torch.stack((cosine, -sine, dx / 7), -1), torch.stack((sine, cosine, dy / 7), -1)]
+    flat = split_cells(images, 2).reshape(6, 1, 28, 28)
+    grid = nn.functional.affine_grid(torch.stack(rows, -2), flat.shape, align_corners=False)
+    expected = nn.functional.grid_sample(flat, grid, align_corners=False)
+    torch.testing.assert_close(
+        split_cells(actual, 2).reshape(6, 1, 28, 28), expected, atol=1e-4, rtol=0
+    )
+
+
 # -- methods ---------------------------------------------------------------------------------------
 
 

@@ -61,4 +61,5 @@ class Plan:
     def make_optimizer(self, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
         """The optimiser of that name."""
         kind = training.OPTIMIZERS[self.optimizer]
-        return kind(parameters, lr=self.lr, weight_decay=self.weight_decay)
+        # All parameters in one operation: there are many, and each is small.
+        return kind(parameters, lr=self.lr, weight_decay=self.weight_decay, fused=True)
