@@ -110,7 +110,7 @@ def test_runs_of_different_budgets_are_never_compared():
     (found,) = summary.compare(equal, "sort", "exact_match", **options)
     assert found.gain == pytest.approx(0.4)
     assert found.interval is None
-    assert found.verdict == "n = 5: 0.400 ahead, in 1 seed each"
+    assert found.verdict == "n = 5: 0.400 ahead (seeds: 1 and 1)"
 
 
 def seeds(method: str, *values: float, **options) -> list[Line]:

@@ -76,7 +76,8 @@ def _trained(line: Line) -> int:
 def gradient_variance(lines: Sequence[Line], path: Path) -> Path | None:
     """Log-variance of gradient entries during training; and at its end, against temperature.
 
-    Of the runs of a kind it is the one of the most temperatures, and of those the longest.
+    Of the runs of a kind it is the one of the most temperatures, and of those the longest; where
+    there are runs at several temperatures, those at one are left out.
     """
     runs: dict[str, list[tuple[float, list[dict[str, float]]]]] = {}
     for line in sorted(lines, key=lambda line: (len(line.trials), line.steps)):
@@ -89,6 +90,8 @@ def gradient_variance(lines: Sequence[Line], path: Path) -> Path | None:
         curves = sorted((tau, points) for tau, points in curves if points)
         if curves and line.sizes["n"] == line.train_n and line.seed == 0:
             runs[f"{name(line.method)}, n = {line.sizes['n']}, {line.recipe}"] = curves
+    several = {title: curves for title, curves in runs.items() if len(curves) > 1}
+    runs = several or runs
     if not runs:
         return None
     figure, panels = _panels(sum(1 + (len(curves) > 1) for curves in runs.values()))

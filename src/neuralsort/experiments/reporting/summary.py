@@ -66,8 +66,7 @@ class Comparison:
         way = "ahead" if self.gain >= 0 else "behind"
         told = f"{self.where}: {self._print(abs(self.gain))} {way}"
         if self.interval is None:
-            few = min(len(self.ours), len(self.theirs))
-            return f"{told}, in {few} seed{'s' if few > 1 else ''} each"
+            return f"{told} (seeds: {len(self.ours)} and {len(self.theirs)})"
         low, high = sorted(end if self.gain >= 0 else -end for end in self.interval)
         sure = "" if low > 0 else "; not settled"
         return f"{told}, 95 %: {self._print(low)} to {self._print(high)}{sure}"
@@ -241,19 +240,20 @@ def _neighbours(lines: Sequence[Line]) -> list[list[list[str]]]:
     ]
 
 
-SWEEP = 5
+SWEEP = 4
 """From so many temperatures on, a run shows how gradients vary with it."""
 
 
 def _variance(lines: Sequence[Line]) -> list[list[list[str]]]:
     here, sure = [], []
-    for line in lines:
+    mine = [x for x in lines if (x.study, x.recipe) == ("sort", "fast") and x.method in NEURALSORT]
+    for line in sorted(mine, key=lambda x: (x.method, x.sizes["n"])):
         ends = sorted(
             (trial["tau"], trial["history"][-1]["log_variance"])
             for trial in line.trials
             if trial["history"] and trial["history"][-1].get("log_variance") is not None
         )
-        if line.study != "sort" or len(ends) < SWEEP:
+        if len(ends) < SWEEP:
             continue
         (low, first), (high, last) = ends[0], ends[-1]
         where = f"{name(line.method)}, n = {line.sizes['n']}"

@@ -27,14 +27,14 @@ Recipe = Literal["fast", "paper", "tuned"]
 
 SORT_LENGTHS = (5, 9, 15, 3, 7)
 MEDIAN_LENGTHS = (5, 9, 15)
-VARIANCE_TAUS, VARIANCE_STEPS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0), 500
 
 STEPS = {"fast": 3_000, "tuned": 10_000}
 """Steps of every run on lists, whatever the method; the paper's recipe has its own."""
 
 TAUS = {"fast": (0.125, 0.5, 2.0, 8.0), "tuned": (16.0, 128.0, 1024.0)}
 """The temperatures that every method chooses from, in short runs, before its seeds are run; in the
-tuned recipe the baselines, since those of NeuralSort belong to that recipe."""
+tuned recipe the baselines, since those of NeuralSort belong to that recipe. The same short runs
+show how gradients vary with the temperature."""
 
 SHORT = 5
 """A short run has this fraction of the steps."""
@@ -155,17 +155,11 @@ def list_cells(data: Any, recipe: Any, seeds: int) -> Iterator[Cell]:
             yield from (sort(method, n, seed) for method in (*NEURALSORT, *BASELINES))
         if recipe == "fast" and seed == 0:
             yield from (sort("sinkhorn_by_item", n, 0) for n in (5, 3, 7))
+            yield sort("reinforce", 5, 0)
         if recipe != "tuned":
             methods = (*NEURALSORT, *BASELINES, *(["constant"] if seed == 0 else []))
             for n in MEDIAN_LENGTHS:
                 yield from (median(method, n, seed) for method in methods)
-        if recipe == "fast" and seed == 0:
-            yield sort("reinforce", 5, 0)
-            # How gradients vary with the temperature, in short runs at each.
-            for n in (5, 9, 15):
-                for method in NEURALSORT:
-                    config = SortConfig(data=data, method=method, n=n, tau=VARIANCE_TAUS)
-                    yield Cell("sort", replace(config, steps=VARIANCE_STEPS))
 
 
 def _chosen(study: str, config: StudyConfig) -> Cell:
