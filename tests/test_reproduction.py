@@ -108,7 +108,10 @@ def test_the_tuned_recipe_has_the_papers_network_and_every_method():
     for n, tau in ((3, 1024.0), (7, 1024.0), (9, 128.0), (15, 128.0)):
         config = SortConfig(recipe="tuned", n=n)
         assert study.taus(config) == (tau,)
-        assert (study.plan(config).lr, study.plan(config).batch) == (5e-3, 20)
+        assert 50 <= n * study.plan(config).batch <= 60  # as many images a step at any length
+        ours = replace(study.plan(SortConfig(n=n)), optimizer="adam", weight_decay=0.0)
+        same = dict(batch=ours.batch, steps=ours.steps, validate_every=ours.validate_every)
+        assert replace(study.plan(config), **same) == ours
         assert study.facts(config)["network"] == "PaperNetwork"
         assert config.jittered_places == 0
 
