@@ -229,8 +229,28 @@ def test_papers_autoencoders_have_the_papers_sizes():
 
 @pytest.mark.parametrize(("channels", "height"), [(1, 8), (1, 28), (3, 32)])
 def test_small_networks_give_points_on_a_sphere(channels, height):
-    points = embeddings.SmallResNet(channels, height, 4)(torch.rand(3, channels, height, height))
+    points = embeddings.SmallNetwork(channels, height, 4)(torch.rand(3, channels, height, height))
     torch.testing.assert_close(points.norm(dim=-1), torch.ones(3))
+
+
+def test_patches_become_white():
+    """Neighbouring pixels are much alike; what comes out is not, whatever comes in."""
+    torch.manual_seed(0)
+    images = torch.nn.functional.avg_pool2d(torch.rand(200, 3, 14, 14), 3, 1)  # (200, 3, 12, 12)
+    white = embeddings.Whitening(3, least=0.0)
+    white.fit(images)
+    out = white(images)
+    assert out.shape == (200, 24, 11, 11)
+    torch.testing.assert_close(out[:, 12:], -out[:, :12])
+    covariance = out[:, :12].movedim(1, 0).flatten(1).cov()
+    torch.testing.assert_close(covariance, torch.eye(12), atol=1e-3, rtol=0)
+
+
+def test_convolutions_pass_on_at_first():
+    network = embeddings.SmallNetwork(1, 28, 8).eval()
+    images = torch.rand(2, 8, 27, 27)
+    pooled = torch.nn.functional.max_pool2d(images, 2)
+    torch.testing.assert_close(network.layers[1](network.layers[0](images))[:, :8], pooled)
 
 
 GREY, COLOUR = ("mnist", (1, 28, 28)), ("cifar10", (3, 32, 32))

@@ -118,51 +118,85 @@ class _Block(nn.Module):
         return F.relu(self.second(self.first(x)) + self.shortcut(x))
 
 
-class SmallResNet(nn.Module):
-    """Nine layers for two cores: four convolutions, two residual pairs, points on a sphere.
+class SmallNetwork(nn.Module):
+    """Seven layers for two cores: patches made white, three pairs of convolutions, a sphere.
+
+    After K. Jordan, 94% on CIFAR-10 in 3.29 Seconds on a Single GPU, 2024: a first layer that is
+    computed from the images and not learned, pooling right behind a convolution, and convolutions
+    that begin by passing on what comes in.
 
     Args:
         channels: Of the images.
-        height: Of the square images; small ones are pooled once less.
-        width: Channels of the first layer, doubled three times.
+        height: Of the square images; small ones are pooled less often.
+        width: Half the channels of the first pair, doubled for each of the others.
         outputs: Numbers per image.
     """
 
     def __init__(self, channels: int, height: int, width: int, outputs: int = 64) -> None:
         super().__init__()
         self.outputs = outputs
-        pool = nn.MaxPool2d(2) if height >= 16 else nn.Identity()
+        self.white = Whitening(channels)
+        stages: list[nn.Module] = []
+        inputs, side = self.white.outputs, height - 1
+        for channels in (2 * width, 4 * width, 8 * width):
+            pool = nn.MaxPool2d(2) if side >= 4 else nn.Identity()
+            stages += [*_passing(inputs, channels, pool), *_passing(channels, channels)]
+            inputs, side = channels, side // 2 if side >= 4 else side
         self.layers = channels_last(
             nn.Sequential(
-                *convolution(channels, width),
-                *convolution(width, 2 * width),
-                pool,
-                _Pair(2 * width),
-                *convolution(2 * width, 4 * width),
-                nn.MaxPool2d(2),
-                *convolution(4 * width, 8 * width),
-                nn.MaxPool2d(2),
-                _Pair(8 * width),
+                *stages,
                 nn.AdaptiveMaxPool2d(1),
                 nn.Flatten(),
-                nn.Linear(8 * width, outputs, bias=False),
+                nn.Linear(inputs, outputs, bias=False),
             )
         )
 
     def forward(self, images: Tensor) -> Tensor:
         """`(B, channels, height, height) -> (B, outputs)`, of length 1."""
-        return F.normalize(self.layers(images.to(memory_format=torch.channels_last)), dim=-1)
+        white = self.white(images.to(memory_format=torch.channels_last))
+        return F.normalize(self.layers(F.relu(white)), dim=-1)
 
 
-class _Pair(nn.Module):
-    """Adds what two convolutions say."""
+class Whitening(nn.Module):
+    """Patches of 2 x 2 pixels as numbers that vary equally and independently, each with both signs.
 
-    def __init__(self, width: int) -> None:
+    Args:
+        channels: Of the images.
+        least: Added to variances, so that noise is not blown up.
+    """
+
+    weight: Tensor
+
+    def __init__(self, channels: int, least: float = 5e-4) -> None:
         super().__init__()
-        self.layers = nn.Sequential(*convolution(width, width), *convolution(width, width))
+        size = 4 * channels
+        self.outputs, self.least = 2 * size, least
+        directions = torch.eye(size)
+        self.register_buffer("weight", self._both(directions, channels))
+        self.bias = nn.Parameter(torch.zeros(self.outputs))
 
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.layers(x)
+    def fit(self, images: Tensor) -> None:
+        """Takes the directions, and how much patches vary along them, from images."""
+        patches = F.unfold(images, 2).movedim(1, -1).flatten(0, 1)
+        variances, directions = torch.linalg.eigh(patches.double().T.cov())
+        white = (directions / (variances + self.least).sqrt()).T
+        self.weight.copy_(self._both(white, images.shape[1]))
+
+    @staticmethod
+    def _both(directions: Tensor, channels: int) -> Tensor:
+        return torch.cat((directions, -directions)).view(-1, channels, 2, 2)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """`(B, channels, height, width) -> (B, 8 channels, height - 1, width - 1)`."""
+        return F.conv2d(images, self.weight, self.bias)
+
+
+def _passing(inputs: int, outputs: int, pool: nn.Module | None = None) -> list[nn.Module]:
+    """A convolution that passes on its inputs at first; it has no fewer outputs."""
+    first = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
+    with torch.no_grad():
+        nn.init.dirac_(first.weight[:inputs])
+    return [first, pool or nn.Identity(), nn.BatchNorm2d(outputs), nn.ReLU()]
 
 
 class DenseAutoencoder(nn.Module):
