@@ -107,7 +107,7 @@ PAPER_NETWORK = {
     "cifar10": embeddings.ResNet18,
 }
 FAST_WIDTH = {"digits": 8, "mnist": 16, "fashion-mnist": 24, "cifar10": 32}
-FAST_EPOCHS = {"digits": 80, "mnist": 11, "fashion-mnist": 20, "cifar10": 20}
+FAST_EPOCHS = {"digits": 80, "mnist": 11, "fashion-mnist": 20, "cifar10": 38}
 FAST_AUGMENTATION = {
     "digits": Augmentation(turn=True),
     "mnist": Augmentation(turn=True),
