@@ -641,6 +641,13 @@ def test_finished_run_is_not_done_again(tmp_path):
     with pytest.raises(CheckpointError, match=r"plan\.steps is 2 there and 3 here"):
         run(SortStudy(), replace(config, steps=3))
 
+    class Updated(SortStudy):
+        def facts(self, config):
+            return super().facts(config) | {"network": "another"}
+
+    with pytest.raises(CheckpointError, match="network is 'CellReader' there and 'another' here"):
+        run(Updated(), config)
+
 
 def test_line_that_a_kill_kept_from_the_results_is_added_later(tmp_path):
     config = small(SortConfig, tmp_path)

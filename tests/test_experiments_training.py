@@ -158,6 +158,15 @@ def test_checkpoint_of_another_run_is_refused(tmp_path):
         trainer(tmp_path, plan=replace(PLAN, lr=0.1))
 
 
+def test_checkpoint_of_another_network_is_refused(tmp_path):
+    """As after an update that changed the network of a recipe."""
+    trainer(tmp_path).run("first")
+    other = Regression()
+    other.model.layers[0] = nn.Conv2d(2, 4, 3)
+    with pytest.raises(checkpoint.CheckpointError, match=r"another network .* Delete it"):
+        trainer(tmp_path, task=other)
+
+
 @pytest.mark.parametrize("damage", ["truncated", "foreign", "empty", "deep"])
 def test_damaged_checkpoint_says_what_to_do(tmp_path, damage):
     trainer(tmp_path).run("first")

@@ -62,17 +62,22 @@ def validation(line: Line) -> float:
     return votes["validation"] if votes else line.validation["accuracy"] or 0.0
 
 
+def network(line: Line) -> str:
+    """What embeds the images; lines of early versions do not say."""
+    return line.config.get("network", "")
+
+
 def preferred(lines: Sequence[Line]) -> list[Line]:
-    """The lines of all seeds with the plan and the k that did best on validation.
+    """The lines of all seeds with the network, the plan and the k that did best on validation.
 
     Of plans that differ in their steps, those of the most come first; and a k or a learning rate
     with fewer seeds than another is not chosen, however lucky it was.
     """
     most = max(line.plan["steps"] for line in lines)
-    groups: dict[tuple[int, float], list[Line]] = defaultdict(list)
+    groups: dict[tuple[str, int, float], list[Line]] = defaultdict(list)
     for line in lines:
         if line.plan["steps"] == most:
-            groups[line.sizes["k"], line.plan["lr"]].append(line)
+            groups[network(line), line.sizes["k"], line.plan["lr"]].append(line)
     runs = [per_seed(group) for group in groups.values()]
     return max(runs, key=lambda group: (len(group), sum(map(validation, group)) / len(group)))
 

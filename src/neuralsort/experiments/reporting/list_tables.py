@@ -166,7 +166,7 @@ def nearest(runs: list[Line]) -> list[Line]:
 
 
 def _again(kind: Kind, runs: Sequence[Line]) -> list[str]:
-    """What others found with the paper's network, trained as ours is."""
+    """What others found with the paper's network at the same temperatures."""
     if not runs or runs[0].recipe != "tuned" or runs[0].sizes["n"] not in kind.lengths:
         return []
     column = kind.lengths.index(runs[0].sizes["n"])

@@ -39,7 +39,7 @@ RECIPES = (
     "of a number. Digits are moved, turned and scaled a little. AdamW, one cycle of the learning "
     "rate, a moving average of the parameters. All methods share the reader, the loss and the "
     "number of steps, and choose their temperature from the same four. For neighbours it is a "
-    "network of seven convolutions; lines of before November 18, 2026 have one of nine layers.",
+    "network of seven convolutions (SmallNetwork), and in earlier runs one of eight (SmallResNet).",
     "The paper's recipe (paper): its networks, Adam at 1e-4, batches of 20, the temperature chosen "
     "from its grid at full length.",
     "The paper's network, tuned (tuned): the same network, trained much as our recipe trains ours: "

@@ -11,7 +11,7 @@ from ..record import Line
 from ..studies.intervals import Interval, of_difference, over_seeds
 from . import paper
 from .budgets import budgets, within
-from .knn_tables import preferred, validation
+from .knn_tables import network, preferred, validation
 from .tables import Table, mean, name, per_seed
 
 OURS, SAMPLED = NEURALSORT
@@ -226,6 +226,8 @@ def _neighbours(lines: Sequence[Line]) -> list[list[list[str]]]:
             there = [at[method] for method in others if method in at]
             if OURS in at and len(there) == len(others):
                 best = max(there, key=lambda runs: sum(map(validation, runs)) / len(runs))
+                if others != UNLEARNED and network(best[0]) != network(at[OURS][0]):
+                    continue
                 pair = Comparison(data, at[OURS], best, "accuracy", True, form="{:.4f}")
                 comparisons.append(pair)
     claims = (

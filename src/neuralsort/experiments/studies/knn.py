@@ -31,7 +31,7 @@ FAST_TAU = 1.0
 VALIDATION_INDEX = 10_000
 """Training images that neighbours are looked for among while training; in tests it is all."""
 
-WHITENING = 2_000
+WHITENING = 1_000
 """Training images, or somewhat fewer, that tell the first layer how patches vary."""
 
 PROJECTED = 1_000

@@ -113,7 +113,7 @@ class ListStudy:
 
     def facts(self, config: ListConfig) -> dict[str, Any]:
         """Network, augmentation, and the length in training, which may be tested at others."""
-        moved = {"jitter": jitter.__kwdefaults__}  # what `read` calls it with
+        moved = {"jitter": dict(jitter.__kwdefaults__)}  # what `read` calls it with
         return {
             "train_n": config.n,
             "network": "CellReader" if config.recipe == "fast" else "PaperNetwork",

@@ -284,11 +284,13 @@ def told(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """What makes a run this run: as its line says, and as the options ask for it."""
     asked = config.identity | {"study": study.name, "plan": asdict(plan), "taus": list(taus)}
-    asked["temperature"] = config.temperature
+    facts = study.facts(config)
+    asked |= {"temperature": config.temperature} | facts
     found = {name: getattr(line, name) for name in (*config.identity, "study")}
     found["plan"] = asdict(Plan(**line.plan))
     found["taus"] = line.config["taus"]
     found["temperature"] = line.config.get("temperature", "fixed")
+    found |= {name: line.config.get(name) for name in facts}
     return found, asked
 
 

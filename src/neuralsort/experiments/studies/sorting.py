@@ -108,10 +108,10 @@ class SortStudy(ListStudy):
 
     def plan(self, config: SortConfig) -> Plan:
         """How the recipe trains lists of that length."""
-        ours = super().plan(config)
         if config.recipe == "paper":
             # The paper gives no number of steps; its code passes 200 times over the digits.
             return Plan(steps=125_000, batch=20, lr=1e-4, validate_every=625)
+        ours = super().plan(config)
         if config.recipe == "tuned":
             # As ours, with fewer images a step, since each takes longer.
             return replace(

@@ -322,8 +322,14 @@ class Trainer:
                 f"{self.path} is a checkpoint of another version ({error}). Delete it to start "
                 "again, or give another --run."
             ) from None
-        self.model.load_state_dict(checkpoint.under("model", tensors))
-        self.average.load_state_dict(checkpoint.under("average", tensors))
+        try:
+            self.model.load_state_dict(checkpoint.under("model", tensors))
+            self.average.load_state_dict(checkpoint.under("average", tensors))
+        except RuntimeError as error:
+            raise checkpoint.CheckpointError(
+                f"{self.path} is of another network ({str(error).splitlines()[0]}). Delete it to "
+                "start again, or give another --run."
+            ) from None
         self.best = checkpoint.under("best", tensors)
         moments = {}
         for index, parameter in enumerate(self.model.parameters()):
