@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -113,7 +114,7 @@ class ListStudy:
 
     def facts(self, config: ListConfig) -> dict[str, Any]:
         """Network, augmentation, and the length in training, which may be tested at others."""
-        moved = {"jitter": dict(jitter.__kwdefaults__)}  # what `read` calls it with
+        moved = {"jitter": copy(jitter.__kwdefaults__)}  # what `read` calls it with
         return {
             "train_n": config.n,
             "network": "CellReader" if config.recipe == "fast" else "PaperNetwork",
