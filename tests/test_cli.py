@@ -207,8 +207,9 @@ def test_progress_is_quiet_where_there_is_no_terminal(tmp_path, capsys):
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_reproduce_says_what_it_would_do(capsys):
-    assert cli.main(["reproduce", "--dry-run", "--only", "median"]) == 0
+def test_reproduce_says_what_it_would_do(capsys, tmp_path):
+    nothing = ["--results", str(tmp_path)]  # is published there yet
+    assert cli.main(["reproduce", "--dry-run", "--only", "median", *nothing]) == 0
     said = capsys.readouterr().out.split()
     chooser = "median-mnist-stochastic_neuralsort-n15-fast-seed0-steps600-tau-0.125-0.5-2-8"
     run = "median-mnist-stochastic_neuralsort-n15-fast-seed2-steps3000"
@@ -216,8 +217,9 @@ def test_reproduce_says_what_it_would_do(capsys):
     assert all(one.startswith("median") for one in said)
 
 
-def test_reproduce_takes_the_studies_on_lists_together(capsys):
-    assert cli.main(["reproduce", "--dry-run", "--only", "lists"]) == 0
+def test_reproduce_takes_the_studies_on_lists_together(capsys, tmp_path):
+    nothing = ["--results", str(tmp_path)]  # is published there yet
+    assert cli.main(["reproduce", "--dry-run", "--only", "lists", *nothing]) == 0
     kinds = [one.split("-")[0] for one in capsys.readouterr().out.split()]
     assert set(kinds) == {"sort", "median"}
     said = refused(capsys, "reproduce", "--dry-run", "--only", "lists", "--data", "cifar10")
