@@ -186,7 +186,9 @@ def test_two_processes_cannot_share_a_run(tmp_path):
 # -- what they say of a run ------------------------------------------------------------------------
 
 
-def test_lines_say_what_numbers_depend_on(tmp_path):
+def test_lines_say_what_numbers_depend_on(tmp_path, monkeypatch):
+    for name in ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA"):
+        monkeypatch.delenv(name, raising=False)
     first = run(SortStudy(), small(tmp_path, seed=3))
     assert first.machine["isa"] == torch.backends.cpu.get_cpu_capability()
     assert first.machine["threads"] == first.plan["threads"] == 1
@@ -199,6 +201,14 @@ def test_lines_say_what_numbers_depend_on(tmp_path):
     other = run(SortStudy(), small(tmp_path, recipe="paper", tau=(1.0,), run=tmp_path / "other"))
     assert first.digests["data"] == other.digests["data"]
     assert first.digests["network"] != other.digests["network"]
+
+
+def test_commands_of_lines_begin_with_settings_that_change_rounding(tmp_path, monkeypatch):
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")  # as ever
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")
+    line = run(SortStudy(), small(tmp_path))
+    assert str(line.command).startswith("ONEDNN_MAX_CPU_ISA=AVX512_CORE neuralsort train sort ")
+    assert line.machine["isa_limit"] == "AVX512_CORE"
 
 
 def test_evaluation_keeps_what_training_was(tmp_path, monkeypatch):

@@ -7,13 +7,11 @@ from collections.abc import Mapping
 _MALLOC = {"hugetlb": "1", "mmap_max": "0", "trim_threshold": "100000000000"}
 """glibc keeps memory between steps, in large pages, and does not give it back each time."""
 
-_USUAL = {
-    # Threads that wait do not spin: where cores are shared, spinning costs tens of times the work.
-    "OMP_WAIT_POLICY": "PASSIVE",
-    # Wider vectors round otherwise; what every machine of today has gives the same everywhere.
-    "ATEN_CPU_CAPABILITY": "avx2",
-    "ONEDNN_MAX_CPU_ISA": "AVX2",
-}
+_ROUNDING = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+"""Wider vectors round otherwise; what every machine of today has gives the same everywhere."""
+
+# Threads that wait do not spin: where cores are shared, spinning costs tens of times the work.
+_USUAL = {"OMP_WAIT_POLICY": "PASSIVE"} | _ROUNDING
 
 DONE = "NEURALSORT_RESTARTED"
 """Set in a process that has been started again; set it yourself to keep your own settings."""
@@ -31,6 +29,15 @@ def settings(environment: Mapping[str, str]) -> dict[str, str]:
     if missing:
         added["GLIBC_TUNABLES"] = ":".join([*filter(None, [given]), *missing])
     return added
+
+
+def own_rounding(environment: Mapping[str, str]) -> dict[str, str]:
+    """What somebody has set in place of the usual, which the same numbers can only be had with."""
+    return {
+        name: environment[name]
+        for name, usual in _ROUNDING.items()
+        if environment.get(name, usual) != usual
+    }
 
 
 def restart_with_settings() -> None:

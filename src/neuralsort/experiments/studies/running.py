@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import os
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -14,7 +16,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from neuralsort.runtime import files, machine
+from neuralsort.runtime import files, machine, process
 
 from .. import record
 from ..data import augmentation
@@ -118,7 +120,7 @@ def _run(
         trials=[{"tau": trial.tau, "history": trial.state.history} for trial in trials]
         + [{"tau": tau, "history": [], "diverged": str(error)} for tau, error in lost.items()],
         **start,
-        command=config.command(study.name),
+        command=_command(study, config),
         digests={
             "data": checkpoint.digest(_tensors(splits)),
             "network": _architecture(model),
@@ -315,6 +317,13 @@ def _tensors(splits: dict[str, Any]) -> dict[str, Tensor]:
         for one in fields(part)
         if isinstance(getattr(part, one.name), Tensor)
     }
+
+
+def _command(study: Study, config: StudyConfig) -> str:
+    """What to type to do a run again, with the settings before it that change its rounding."""
+    own = process.own_rounding(os.environ)
+    before = [f"{name}={shlex.quote(value)}" for name, value in own.items()]
+    return " ".join([*before, config.command(study.name)])
 
 
 def _architecture(model: nn.Module) -> str:
