@@ -583,7 +583,7 @@ def test_wrong_options_are_refused(capsys, options, message):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("steps", "least"), some_of([(30, 0.95), (80, 0.975)], (30, 0.95)))
+@pytest.mark.parametrize(("steps", "least"), some_of([(60, 0.95), (200, 0.975)], (60, 0.95)))
 def test_the_quick_form_learns(tmp_path, steps, least):
     """Untrained, the network has an accuracy of about 0.8, and a loss of 1.7."""
     config = KNNConfig(steps=steps, run=tmp_path / "run", results=tmp_path)
