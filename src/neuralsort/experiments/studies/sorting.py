@@ -113,8 +113,8 @@ class SortStudy(ListStudy):
             return Plan(steps=125_000, batch=20, lr=1e-4, validate_every=625)
         ours = super().plan(config)
         if config.recipe == "tuned":
-            # As ours, with a sixth of the images a step, or a few more for the longest lists: for
-            # as many images in all, more steps of fewer teach more.
+            # As ours, with a sixth of the images a step, since each takes longer, or a few more
+            # for the longest lists.
             return replace(
                 ours,
                 steps=30_000,
