@@ -541,6 +541,12 @@ def test_student_needs_three_seeds():
     assert intervals.over_seeds([0.5, 0.5, 0.5]) == pytest.approx((0.5, 0.5))
 
 
+def test_holm_multiplies_the_smallest_most():
+    assert intervals.holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
+    assert intervals.holm([0.5, 0.6]) == [1.0, 1.0]
+    assert intervals.holm([]) == []
+
+
 def test_bootstrap_of_a_mean_is_near_the_normal_interval():
     values = torch.randn(400, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     low, high = intervals.bootstrap(values)

@@ -109,8 +109,8 @@ def test_runs_of_different_budgets_are_never_compared():
     equal = [lines[0], with_steps(lines[1], 600)]
     (found,) = summary.compare(equal, "sort", "exact_match", **options)
     assert found.gain == pytest.approx(0.4)
-    assert found.interval is None
-    assert found.verdict == "n = 5: 0.400 ahead (seeds: 1 and 1)"
+    assert found.welch is None
+    assert summary.verdicts([found]) == ["n = 5: 0.400 ahead (too few seeds: 1 and 1)"]
 
 
 def seeds(method: str, *values: float, **options) -> list[Line]:
@@ -126,16 +126,36 @@ def test_the_summary_has_welchs_interval_of_the_difference():
     freedom = (a + b) ** 2 / (a**2 / 2 + b**2 / 2)
     half = stats.t.ppf(0.975, freedom) * (a + b) ** 0.5
     gain = np.mean(ours) - np.mean(theirs)
-    assert found.interval == pytest.approx((gain - half, gain + half))
+    assert found.welch is not None
+    assert found.welch[0] == pytest.approx((gain - half, gain + half))
+    assert found.welch[1] == pytest.approx(2 * stats.t.sf(gain / (a + b) ** 0.5, freedom))
     assert found.found == "n = 5: 0.910 against 0.527 (Vanilla)"
     low, high = gain - half, gain + half
-    assert found.verdict == f"n = 5: {gain:.3f} ahead, 95 %: {low:.3f} to {high:.3f}"
+    told = f"95 %: {low:.3f} to {high:.3f}; settled"
+    assert summary.verdicts([found]) == [f"n = 5: {gain:.3f} ahead, {told}"]
     swapped = {"larger": True, "ours": "vanilla", "others": ("neuralsort",)}
     (other,) = summary.compare(lines, "sort", "exact_match", **swapped)
-    assert other.verdict == f"n = 5: {gain:.3f} behind, 95 %: {low:.3f} to {high:.3f}"
+    assert summary.verdicts([other]) == [f"n = 5: {gain:.3f} behind, {told}"]
     close = seeds("neuralsort", *ours) + seeds("vanilla", 0.90, 0.91, 0.925)
     (equal,) = summary.compare(close, "sort", "exact_match", **options)
-    assert equal.verdict.endswith("; not settled")
+    assert summary.verdicts([equal])[0].endswith("; not settled")
+
+
+def test_a_difference_that_one_length_settles_may_be_chance_among_five():
+    lines = [
+        line
+        for n in (3, 5, 7, 9, 15)
+        for line in (
+            *seeds("neuralsort", 0.90, 0.91, 0.92, n=n),
+            *seeds("vanilla", *((0.87, 0.88, 0.89) if n == 5 else (0.90, 0.91, 0.915)), n=n),
+        )
+    ]
+    options = {"larger": True, "others": ("vanilla",)}
+    found = summary.compare(lines, "sort", "exact_match", **options)
+    assert summary.verdicts(found[1:2]) == [found[1].verdict(settled=True)]
+    assert summary.verdicts(found)[1] == found[1].verdict(settled=False)
+    few = [replace(one, ours=one.ours[:2]) if one is not found[1] else one for one in found]
+    assert summary.verdicts(few)[1] == found[1].verdict(settled=False)
 
 
 def test_the_best_of_the_baselines_is_the_best_on_validation():
@@ -184,12 +204,13 @@ def test_the_summary_says_how_gradients_vary_with_the_temperature():
         for tau, value in ((1.0, -3.0), (2.0, -2.0), (4.0, -4.0), (8.0, -5.0), (16.0, -6.0))
     ]
     sweep = fake_line(trials=trials, config=fake_line().config | {"taus": [1, 2, 4, 8, 16]})
-    (table,) = summary.summaries([sweep])
+    shorter = replace(sweep, sizes=sweep.sizes | {"n": 3}, trials=trials[2:] + trials[:1])
+    (table,) = summary.summaries([sweep, shorter])
     ((claim, here, sure),) = table.rows
     assert "temperature" in claim[0]
-    where = "Deterministic NeuralSort, n = 5"
-    assert here == [f"{where}: -3.0 at tau 1, -6.0 at 16 (logarithms)"]
-    assert sure == [f"{where}: falls in 3 of 4 steps of the temperature"]
+    ends = "-3.0 to -6.0 (tau 1 to 16)"
+    assert here == [f"Deterministic NeuralSort, logarithms: n = 3 {ends}, n = 5 {ends}"]
+    assert sure == ["Deterministic NeuralSort: falls in 6 of 7 steps of the temperature"]
 
 
 def test_the_table_of_temperatures_has_those_that_longer_runs_use():

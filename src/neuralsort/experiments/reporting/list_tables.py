@@ -102,7 +102,8 @@ MEDIAN = Kind(
 DIFFERENCE = Kind(
     "sort",
     "Sorting: mean squared difference between relaxed and hard permutation",
-    "Averaged over the entries of the matrices of all test lists. Less is harder.",
+    "Averaged over the entries of the matrices of all test lists. Less is closer to a hard "
+    "permutation; REINFORCE has nothing else.",
     paper.SORT_LENGTHS,
     [Number("squared_difference", paper.SQUARED_DIFFERENCE, digits=4, of_ends=4, of_paper=4)],
 )
@@ -201,7 +202,7 @@ def choices_table(lines: Sequence[Line], data: str) -> Table:
     return Table(
         "Temperatures",
         "Chosen on validation lists, in short runs of seed 0: the share of lists in order, or the "
-        "squared error, is of 2,000 lists. Differences of a hundredth or two are chance.",
+        "squared error in units of the numbers, is of 2,000 lists. Small differences are chance.",
         ["study", "method", "n", "recipe", "chosen", "steps", "tried"],
         rows,
     )

@@ -37,11 +37,14 @@ INTRODUCTION = (
 RECIPES = (
     "Our recipe (fast): one small network reads every digit, and a score is a sum over the places "
     "of a number. Digits are moved, turned and scaled a little. AdamW, one cycle of the learning "
-    "rate, a moving average of the parameters. All methods share the reader, the loss and the "
-    "number of steps, and choose their temperature from the same four. For neighbours it is a "
-    "network of seven convolutions (SmallNetwork), and in earlier runs one of eight (SmallResNet).",
+    "rate, a moving average of the parameters. All methods share the reader and the number of "
+    "steps; those that have a temperature choose it from the same four; all but REINFORCE, which "
+    "needs a cost of hard orders, share the loss. In medians, methods that sort by a score use one "
+    "number as score and as value; those that need a matrix have a layer for each. For neighbours "
+    "it is a network of seven convolutions (SmallNetwork), and in earlier runs one of eight "
+    "(SmallResNet).",
     "The paper's recipe (paper): its networks, Adam at 1e-4, batches of 20, the temperature chosen "
-    "from its grid at full length.",
+    "from its grid at full length; in the runs here, which are shorter, one was given.",
     "The paper's network, tuned (tuned): the same network, trained much as our recipe trains ours: "
     "a high learning rate in one cycle, shared images, a moving average. Runs of 10,000 steps have "
     "60 images a step and the plain cross-entropy, runs of 30,000 have 20 and the loss of our "

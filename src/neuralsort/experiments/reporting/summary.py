@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..networks.orderings import BASELINES, NEURALSORT
 from ..record import Line
-from ..studies.intervals import Interval, of_difference, over_seeds
+from ..studies.intervals import Interval, holm, of_difference, over_seeds
 from . import paper
 from .budgets import budgets, within
 from .knn_tables import network, preferred, validation
@@ -48,8 +48,8 @@ class Comparison:
         return apart if self.larger else -apart
 
     @property
-    def interval(self) -> Interval | None:
-        """Of the gain, 95 %, by Welch's test over seeds; None for fewer than three seeds."""
+    def welch(self) -> tuple[Interval, float] | None:
+        """Of the gain: 95 % interval over seeds, and p-value; None for fewer than three seeds."""
         sides = [self.ours, self.theirs] if self.larger else [self.theirs, self.ours]
         a, b = ([run.metrics[self.metric] for run in runs] for runs in sides)
         return of_difference(a, b)
@@ -60,16 +60,15 @@ class Comparison:
         ours, theirs = (self._print(mean(runs, self.metric)) for runs in (self.ours, self.theirs))
         return f"{self.where}: {ours} against {theirs} ({name(self.theirs[0].method)})"
 
-    @property
-    def verdict(self) -> str:
+    def verdict(self, *, settled: bool) -> str:
         """Ahead or behind, by how much, and whether seeds could have done it."""
         way = "ahead" if self.gain >= 0 else "behind"
         told = f"{self.where}: {self._print(abs(self.gain))} {way}"
-        if self.interval is None:
-            return f"{told} (seeds: {len(self.ours)} and {len(self.theirs)})"
-        low, high = sorted(end if self.gain >= 0 else -end for end in self.interval)
-        sure = "" if low > 0 else "; not settled"
-        return f"{told}, 95 %: {self._print(low)} to {self._print(high)}{sure}"
+        if self.welch is None:
+            return f"{told} (too few seeds: {len(self.ours)} and {len(self.theirs)})"
+        low, high = sorted(end if self.gain >= 0 else -end for end in self.welch[0])
+        sure = "settled" if settled else "not settled"
+        return f"{told}, 95 %: {self._print(low)} to {self._print(high)}; {sure}"
 
     def _print(self, value: float) -> str:
         return self.form.format(value / self.unit)
@@ -120,7 +119,19 @@ def _runs(lines: Sequence[Line], method: str, n: int) -> list[Line]:
 
 def _validated(runs: Sequence[Line], metric: str) -> float:
     """The mean over seeds on validation lists, which chooses the best of several methods."""
-    return sum(float(run.validation[metric] or 0.0) for run in runs) / len(runs)
+    told = [value for run in runs if (value := run.validation[metric]) is not None]
+    return sum(told) / len(told)
+
+
+def verdicts(found: Sequence[Comparison]) -> list[str]:
+    """How sure each of several comparisons is that make one claim together.
+
+    The more there are, the likelier it is that one of them looks good by chance. So a difference
+    is settled if its p-value is below 0.05 after Holm's correction. What has too few seeds counts
+    as well, so that seeds to come cannot unsettle anything else by their number alone.
+    """
+    adjusted = holm([one.welch[1] if one.welch else 1.0 for one in found])
+    return [one.verdict(settled=p < 0.05) for one, p in zip(found, adjusted, strict=True)]
 
 
 # -- the tables ------------------------------------------------------------------------------------
@@ -139,7 +150,11 @@ def summaries(lines: Sequence[Line]) -> list[Table]:
         "Compared are runs that were trained at the length of the test, all with the same number "
         "of steps, beside the baseline that is best on validation lists. From three seeds each "
         "on, the interval is Welch's, of the difference of the means: it is about other seeds, not "
-        "about other test images, and about each length by itself. One seed of each says little."
+        "about other test images, and about each length by itself. A claim is about several "
+        "lengths or sets of images, so a difference counts as settled if its p-value stays below "
+        "0.05 after Holm's correction over them: then it is hardly chance, however small it may "
+        "be. Where the claim is that two are alike, a settled difference speaks against it, and "
+        "one that is not settled shows nothing. One seed of each says little."
     )
     titles = (
         ("What the paper claims, and what we find with our recipe", ours),
@@ -153,7 +168,7 @@ def _row(claim: str, found: Sequence[Comparison]) -> list[list[list[str]]]:
     """One row, or none where there is nothing to compare."""
     if not found:
         return []
-    return [[[claim], [one.found for one in found], [one.verdict for one in found]]]
+    return [[[claim], [one.found for one in found], verdicts(found)]]
 
 
 def _sorting(lines: Sequence[Line], recipe: str) -> list[list[list[str]]]:
@@ -184,9 +199,10 @@ def _baselines(lines: Sequence[Line], recipe: str) -> list[list[list[str]]]:
             for method, runs in cells.items()
             if _lowest(runs, "exact_match") > paper.EXACT_MATCH[method][column]
         ]
+        over = "over seeds" if min(map(len, cells.values())) > 2 else "of each run"
         sure.append(
             f"n = {n}: {len(above)} of {len(cells)} above the paper's own number with their whole "
-            "interval"
+            f"interval {over}"
         )
     claim = (
         "The baselines put at most 0.093 of the lists of five or more in order, though Vanilla has "
@@ -247,20 +263,26 @@ SWEEP = 4
 
 
 def _variance(lines: Sequence[Line]) -> list[list[list[str]]]:
+    """How the variance of gradients goes with the temperature; both forms, one line each."""
     here, sure = [], []
-    mine = [x for x in lines if (x.study, x.recipe) == ("sort", "fast") and x.method in NEURALSORT]
-    for line in sorted(mine, key=lambda x: (x.method, x.sizes["n"])):
-        ends = sorted(
-            (trial["tau"], trial["history"][-1]["log_variance"])
-            for trial in line.trials
-            if trial["history"] and trial["history"][-1].get("log_variance") is not None
-        )
-        if len(ends) < SWEEP:
-            continue
-        (low, first), (high, last) = ends[0], ends[-1]
-        where = f"{name(line.method)}, n = {line.sizes['n']}"
-        here.append(f"{where}: {first:.1f} at tau {low:g}, {last:.1f} at {high:g} (logarithms)")
-        falls = sum(b[1] < a[1] for a, b in zip(ends, ends[1:], strict=False))
-        sure.append(f"{where}: falls in {falls} of {len(ends) - 1} steps of the temperature")
+    for method in NEURALSORT:
+        told, falls, steps = [], 0, 0
+        mine = [x for x in lines if (x.study, x.recipe, x.method) == ("sort", "fast", method)]
+        for line in sorted(mine, key=lambda x: x.sizes["n"]):
+            ends = sorted(
+                (trial["tau"], trial["history"][-1]["log_variance"])
+                for trial in line.trials
+                if trial["history"] and trial["history"][-1].get("log_variance") is not None
+            )
+            if len(ends) < SWEEP:
+                continue
+            (low, first), (high, last) = ends[0], ends[-1]
+            way = f"{first:.1f} to {last:.1f} (tau {low:g} to {high:g})"
+            told.append(f"n = {line.sizes['n']} {way}")
+            falls += sum(b[1] < a[1] for a, b in zip(ends, ends[1:], strict=False))
+            steps += len(ends) - 1
+        if told:
+            here.append(f"{name(method)}, logarithms: {', '.join(told)}")
+            sure.append(f"{name(method)}: falls in {falls} of {steps} steps of the temperature")
     claim = "The higher the temperature, the less gradients vary."
     return [[[claim], here, sure]] if here else []
