@@ -25,6 +25,10 @@ from neuralsort.experiments.record import Line, read_file
 from neuralsort.experiments.record import read as read_files
 from neuralsort.experiments.reporting import paper
 from neuralsort.experiments.reporting.budgets import Budget, is_search
+from neuralsort.experiments.reporting.list_tables import MEDIAN, SORT, Kind
+from neuralsort.experiments.reporting.summary import comparable
+from neuralsort.experiments.reporting.tables import name as in_print
+from neuralsort.experiments.reporting.tables import per_seed, place
 from neuralsort.experiments.studies.intervals import over_seeds
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,6 +37,7 @@ FRAMEWORKS = ROOT / "results" / "benchmarks" / "frameworks.jsonl"
 ENGINES = ROOT / "results" / "benchmarks" / "neighbors.jsonl"
 TUTORIAL = ROOT / "results" / "benchmarks" / "tutorial.jsonl"
 STUDY = ROOT / "results" / "sort.jsonl"
+MEDIANS = ROOT / "results" / "median.jsonl"
 RANKINGS = ROOT / "results" / "rank.jsonl"
 TRIALS = ROOT / "results" / "trials"
 
@@ -97,22 +102,51 @@ def learned(lines: Iterable[Line]) -> str:
 def headline(lines: Iterable[Line]) -> str:
     """Deterministic NeuralSort beside the paper: means over seeds, trained at every length itself.
 
-    All of one budget: that of the most steps among those that have all lengths.
+    All of one budget: that of most runs.
     """
-    found: dict[Budget, dict[int, list[float]]] = {}
-    for line in lines:
-        ours = (line.data, line.method, line.recipe) == ("mnist", "neuralsort", "fast")
-        if ours and line.train_n == line.sizes["n"] and not is_search(line):
-            of_length = found.setdefault(Budget.of(line), {})
-            of_length.setdefault(line.sizes["n"], []).append(line.metrics["exact_match"])
+    found: dict[int, list[Line]] = {}
+    for line in comparable([one for one in lines if one.data == "mnist"], "fast"):
+        if line.method == "neuralsort":
+            found.setdefault(line.sizes["n"], []).append(line)
     lengths = paper.SORT_LENGTHS
-    whole = [budget for budget, of_length in found.items() if of_length.keys() >= set(lengths)]
-    best = found[max(whole, key=lambda budget: budget.steps)]
+    means = (mean(run.metrics["exact_match"] for run in per_seed(found[n])) for n in lengths)
     rows = [
-        ("`neuralsort train sort`", *(f"**{mean(best[n]):.3f}**" for n in lengths)),
+        ("`neuralsort train sort`", *(f"**{value:.3f}**" for value in means)),
         ("the paper", *(f"{value:.3f}" for value in paper.EXACT_MATCH["neuralsort"])),
     ]
     return markdown(("lists of", *map(str, lengths)), rows)
+
+
+def studied(kind: Kind, lines: Iterable[Line]) -> str:
+    """Every method of a study on lists of MNIST's numbers, with our recipe; the paper in brackets.
+
+    Means over seeds. From three seeds on with half of Student's 95 % interval, else with how many.
+    """
+    mine = [line for line in lines if (line.study, line.data) == (kind.study, "mnist")]
+    found: dict[tuple[str, int], list[Line]] = {}
+    for line in comparable(mine, "fast"):
+        found.setdefault((line.method, line.sizes["n"]), []).append(line)
+    number = kind.numbers[0]
+
+    def cell(method: str, n: int) -> str:
+        runs = per_seed(found.get((method, n), []))
+        if not runs:
+            return "–"
+        told = [number.ours(runs)]
+        if ends := over_seeds([run.metrics[number.metric] for run in runs]):
+            told.append(f"± {(ends[1] - ends[0]) / 2 / number.unit:.{number.digits}f}")
+        elif runs[0].steps:  # what has nothing to train is the same in every seed
+            told.append("in one seed" if len(runs) == 1 else "in two seeds")
+        if method in number.published:
+            printed = number.published[method][kind.lengths.index(n)]
+            told.append(f"({printed:.{number.of_paper}f})")
+        return " ".join(told)
+
+    rows = [
+        (in_print(method), *(cell(method, n) for n in kind.lengths))
+        for method in sorted({method for method, _ in found}, key=place)
+    ]
+    return markdown(("method", *(f"n = {n}" for n in kind.lengths)), rows)
 
 
 def ranked(lines: Iterable[Line]) -> str:
@@ -192,6 +226,10 @@ def pages() -> dict[Path, str]:
     tutorial = [json.loads(text) for text in TUTORIAL.read_text().splitlines()]
     tables = {
         "../README.md": {"headline": headline(study)},
+        "studies.md": {
+            "sorted": studied(SORT, study),
+            "medians": studied(MEDIAN, read_file(MEDIANS)),
+        },
         "losses.md": {"ranking": ranked(read_file(RANKINGS))},
         "neighbors.md": {
             "engines": neighbors.table(read(ENGINES)),
