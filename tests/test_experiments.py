@@ -253,6 +253,40 @@ def test_papers_network_has_the_papers_layers():
     assert sum(p.numel() for p in PaperNetwork(28, 112, 1).parameters()) == expected
 
 
+def test_standardised_units_begin_with_mean_0_and_variance_1():
+    torch.manual_seed(0)
+    network, images = PaperNetwork(8, 32, 3), torch.rand(50, 8, 32)
+    seen = []
+    for layer in network.layers:
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            layer.register_forward_hook(lambda layer, inputs, found: seen.append(found))
+    network.standardise(images)
+    seen.clear()
+    network(images)
+    assert len(seen) == 4
+    for found in seen:
+        units = found.transpose(0, 1).flatten(1)
+        torch.testing.assert_close(units.mean(1), torch.zeros(len(units)), atol=1e-4, rtol=0)
+        torch.testing.assert_close(units.std(1), torch.ones(len(units)), atol=1e-4, rtol=0)
+    blank = PaperNetwork(8, 32, 3)
+    blank.standardise(torch.zeros(2, 8, 32))
+    assert all(one.isfinite().all() for one in blank.parameters())
+
+
+def test_only_the_tuned_recipe_standardises():
+    splits = load_digits("digits", None)
+    study = SortStudy()
+    for recipe, there in (("tuned", True), ("paper", False)):
+        config = SortConfig(recipe=recipe, validation_lists=1, test_lists=1)
+        torch.manual_seed(0)
+        task = study.task(config, splits, 1.0, study.plan(config))
+        last = list(task.model.parameters())[-1]
+        torch.manual_seed(0)
+        plain = list(PaperNetwork(8, 32, 1).parameters())[-1]
+        assert torch.equal(last, plain) != there
+        assert ("begin" in study.facts(config)) == there
+
+
 def test_cells_are_the_digits():
     images = torch.arange(2 * 12.0).view(2, 12)
     assert torch.equal(split_cells(images, 3)[1], images[:, 4:8])

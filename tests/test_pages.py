@@ -7,7 +7,7 @@ from benchmarks import pages
 
 @pytest.mark.parametrize(("path", "text"), pages.pages().items())
 def test_tables_are_those_of_the_lines(path, text):
-    assert path.read_text() == text, "run `python -m benchmarks.pages`"
+    assert path.read_text() == text, "run `make pages`"
 
 
 def test_report_is_that_of_the_lines(tmp_path, monkeypatch):
@@ -20,7 +20,7 @@ def test_report_is_that_of_the_lines(tmp_path, monkeypatch):
     kept = pages.ROOT / "docs" / "report"
     for name in ("report.md", "index.html"):
         told = (kept / name).read_text() == (tmp_path / name).read_text()
-        assert told, "run `neuralsort report --results results --out docs/report`"
+        assert told, "run `make pages`"
     figures = {one.name for one in (tmp_path / "figures").iterdir()}
     assert figures == {one.name for one in (kept / "figures").iterdir()}
 

@@ -31,8 +31,9 @@ MEDIAN_LENGTHS = (5, 9, 15)
 STEPS = {"fast": 3_000, "tuned": 10_000}
 """Steps of every run on lists, whatever the method; the paper's recipe has its own."""
 
-LONG = 30_000
-"""Steps of longer runs of the tuned recipe, which NeuralSort alone has: they have a table apart."""
+LONG, MORE = 12_000, 3
+"""Steps of long runs of the tuned recipe, and how many times as many lists a step they have.
+NeuralSort alone has them, in a table apart."""
 
 TAUS = {"fast": (0.125, 0.5, 2.0, 8.0), "tuned": (1.0, 32.0, 1024.0)}
 """The temperatures that every method chooses from, in short runs, before its seeds are run; in the
@@ -42,7 +43,7 @@ show how gradients vary with the temperature."""
 SHORT = 5
 """A short run has this fraction of the steps."""
 
-KEPT_METHOD, KEPT_SEED, KEPT_BYTES = "neuralsort", 0, 2_000_000
+KEPT_METHOD, KEPT_SEED, KEPT_K, KEPT_BYTES = "neuralsort", 0, 9, 2_000_000
 """The parameters of such runs are kept with the results, unless they are too large."""
 
 
@@ -121,7 +122,8 @@ def run_cell(cell: Cell) -> Line:
         config = replace(config, tau=(choice.tau,))
     line = run(STUDIES[cell.study], config)
     model = cell.folder / MODEL
-    is_kept = (line.method, line.seed) == (KEPT_METHOD, KEPT_SEED) and len(config.tau) < 2
+    kind = line.method, line.seed, line.sizes.get("k", KEPT_K)
+    is_kept = kind == (KEPT_METHOD, KEPT_SEED, KEPT_K) and len(config.tau) < 2
     if is_kept and model.stat().st_size <= KEPT_BYTES:
         kept = config.results / "weights" / f"{cell.folder.name}.safetensors"
         files.replace(kept, model.read_bytes())
@@ -151,10 +153,7 @@ def list_cells(data: Any, recipe: Any, seeds: int) -> Iterator[Cell]:
             "median", MedianConfig(data=data, recipe=recipe, method=method, n=n, seed=seed)
         )
 
-    longer = [
-        Cell("sort", SortConfig(data=data, recipe=recipe, n=n, steps=LONG))
-        for n in (SORT_LENGTHS if recipe == "tuned" else ())
-    ]
+    longer = [_long(data, n) for n in SORT_LENGTHS] if recipe == "tuned" else []
     yield from longer[:1]
     # One seed of everything tells more than three seeds of something.
     for seed in range(seeds):
@@ -178,6 +177,12 @@ def _chosen(study: str, config: StudyConfig) -> Cell:
     if config.method in WITHOUT_TAU or (config.recipe == "tuned" and config.method in NEURALSORT):
         return Cell(study, config)
     return Cell(study, config, Cell(study, _short(config)))
+
+
+def _long(data: Any, n: int) -> Cell:
+    config = SortConfig(data=data, recipe="tuned", n=n, steps=LONG)
+    batch = STUDIES["sort"].plan(config).batch
+    return Cell("sort", replace(config, batch=MORE * batch))
 
 
 def _short(config: StudyConfig) -> StudyConfig:

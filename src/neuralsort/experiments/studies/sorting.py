@@ -12,7 +12,9 @@ import neuralsort.torch as ns
 from ..data.digits import Digits
 from ..data.images import png
 from ..data.numbers import Sequences
+from ..data.randomness import generator_for
 from ..networks import orderings
+from ..networks.readers import PaperNetwork
 from ..training.plan import Plan
 from .intervals import of_mean, of_share
 from .lists import ListConfig, ListModel, ListStudy, SequenceTask, images_for, readings
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 else:
     Method = tyro.extras.literal_type_from_choices(orderings.METHODS)
 
+
+STANDARDISED = 200
+"""Training images that the tuned recipe's first parameters are fitted to."""
 
 EXAMPLES, LONGEST_EXAMPLE = 4, 9
 """How many test lists a line keeps with their images, and up to which length."""
@@ -117,11 +122,11 @@ class SortStudy(ListStudy):
             # for the longest lists.
             return replace(
                 ours,
-                steps=30_000,
+                steps=10_000,
                 batch=max(2, -(-20 // config.n)),
                 optimizer="adam",
                 weight_decay=0.0,
-                validate_every=3_000,
+                validate_every=1_000,
             )
         return ours
 
@@ -138,7 +143,18 @@ class SortStudy(ListStudy):
             jittered_places=config.jittered_places,
             chance=0.0 if config.recipe == "paper" else 0.02,
         )
+        if config.recipe == "tuned":
+            generator = generator_for(config.seed, "standardise")
+            some = Sequences.draw(splits["train"], STANDARDISED, 1, config.places, generator)
+            for module in model.modules():
+                if isinstance(module, PaperNetwork):
+                    module.standardise(some.images())
         return SortTask(model, config, splits, plan)
+
+    def facts(self, config: SortConfig) -> dict[str, Any]:
+        """Also how parameters begin, where that is not as PyTorch has it."""
+        begin = {"begin": "standardised"} if config.recipe == "tuned" else {}
+        return super().facts(config) | begin
 
     def test(self, config: SortConfig, model: SortModel, splits: dict[str, Digits]) -> Tested:
         """Exact match and element-wise match on the fixed test set."""
