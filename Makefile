@@ -23,7 +23,7 @@ OTHER_FRAMEWORKS := tests/test_jax_*.py tests/test_tf_*.py tests/test_parity*.py
 	src/neuralsort/jax/* src/neuralsort/tf/* docs/frameworks.md
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-quick test-all test-torch soak lint format bench gallery docs docs-serve dist check-files release-check clean
+.PHONY: help install quickstart test test-quick test-all test-torch soak lint format bench gallery pages docs docs-serve dist check-files release-check clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +71,10 @@ bench: $(READY_BENCH)  ## Compare with other ways to sort softly
 # GALLERY_ARGS="jigsaw" runs one of them.
 gallery: $(READY_GALLERY)  ## Run the notebooks of the gallery and write their pages (a quarter of an hour)
 	$(BIN)/python -m examples.gallery $(GALLERY_ARGS)
+
+pages: $(READY)  ## Write the report and the tables of the docs from the lines in results/
+	$(BIN)/neuralsort report --results results --out docs/report
+	$(BIN)/python -m benchmarks.pages
 
 # The site reads the sources and imports nothing of them, so it has a small environment of its own.
 docs: $(READY_DOCS)  ## Build the site in site/; a broken link is an error
