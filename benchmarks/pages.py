@@ -2,10 +2,11 @@
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Any
 
 from benchmarks import figures, frameworks, neighbors, softness
 from benchmarks.bars import BOTH, FORWARD, MILLION
@@ -25,7 +26,8 @@ from neuralsort.experiments.record import Line, read_file
 from neuralsort.experiments.record import read as read_files
 from neuralsort.experiments.reporting import paper
 from neuralsort.experiments.reporting.budgets import Budget, is_search
-from neuralsort.experiments.reporting.list_tables import MEDIAN, SORT, Kind
+from neuralsort.experiments.reporting.knn_tables import preferred
+from neuralsort.experiments.reporting.list_tables import MEDIAN, SORT, Kind, Number
 from neuralsort.experiments.reporting.summary import comparable
 from neuralsort.experiments.reporting.tables import name as in_print
 from neuralsort.experiments.reporting.tables import per_seed, place
@@ -38,6 +40,7 @@ ENGINES = ROOT / "results" / "benchmarks" / "neighbors.jsonl"
 TUTORIAL = ROOT / "results" / "benchmarks" / "tutorial.jsonl"
 STUDY = ROOT / "results" / "sort.jsonl"
 MEDIANS = ROOT / "results" / "median.jsonl"
+NEIGHBOURS = ROOT / "results" / "knn.jsonl"
 RANKINGS = ROOT / "results" / "rank.jsonl"
 TRIALS = ROOT / "results" / "trials"
 
@@ -117,36 +120,60 @@ def headline(lines: Iterable[Line]) -> str:
     return markdown(("lists of", *map(str, lengths)), rows)
 
 
-def studied(kind: Kind, lines: Iterable[Line]) -> str:
-    """Every method of a study on lists of MNIST's numbers, with our recipe; the paper in brackets.
+def beside_paper(
+    number: Number, columns: Mapping[Any, str], found: Mapping[tuple[str, Any], Sequence[Line]]
+) -> str:
+    """Methods by columns: the mean over seeds, and in brackets what the paper prints.
 
-    Means over seeds. From three seeds on with half of Student's 95 % interval, else with how many.
+    From three seeds on with half of Student's 95 % interval, else with how many there are.
+
+    Args:
+        number: What to show.
+        columns: Headings of the paper's columns, in its order.
+        found: The runs of every cell, by method and column.
     """
-    mine = [line for line in lines if (line.study, line.data) == (kind.study, "mnist")]
-    found: dict[tuple[str, int], list[Line]] = {}
-    for line in comparable(mine, "fast"):
-        found.setdefault((line.method, line.sizes["n"]), []).append(line)
-    number = kind.numbers[0]
 
-    def cell(method: str, n: int) -> str:
-        runs = per_seed(found.get((method, n), []))
+    def cell(method: str, index: int, column: Any) -> str:
+        runs = per_seed(found.get((method, column), []))
         if not runs:
             return "–"
-        told = [number.ours(runs)]
+        words = [number.ours(runs)]
         if ends := over_seeds([run.metrics[number.metric] for run in runs]):
-            told.append(f"± {(ends[1] - ends[0]) / 2 / number.unit:.{number.digits}f}")
+            words.append(f"± {(ends[1] - ends[0]) / 2 / number.unit:.{number.digits}f}")
         elif runs[0].steps:  # what has nothing to train is the same in every seed
-            told.append("in one seed" if len(runs) == 1 else "in two seeds")
+            words.append("in one seed" if len(runs) == 1 else "in two seeds")
         if method in number.published:
-            printed = number.published[method][kind.lengths.index(n)]
-            told.append(f"({printed:.{number.of_paper}f})")
-        return " ".join(told)
+            words.append(f"({number.published[method][index]:.{number.of_paper}f})")
+        return " ".join(words)
 
     rows = [
-        (in_print(method), *(cell(method, n) for n in kind.lengths))
+        (in_print(method), *(cell(method, *one) for one in enumerate(columns)))
         for method in sorted({method for method, _ in found}, key=place)
     ]
-    return markdown(("method", *(f"n = {n}" for n in kind.lengths)), rows)
+    return markdown(("method", *columns.values()), rows)
+
+
+def studied(kind: Kind, lines: Iterable[Line], recipe: str = "fast") -> str:
+    """Every method of a study on lists of MNIST's numbers, in the main budget of a recipe."""
+    mine = [line for line in lines if (line.study, line.data) == (kind.study, "mnist")]
+    found: dict[tuple[str, Any], list[Line]] = {}
+    for line in comparable(mine, recipe):
+        found.setdefault((line.method, line.sizes["n"]), []).append(line)
+    return beside_paper(kind.numbers[0], {n: f"n = {n}" for n in kind.lengths}, found)
+
+
+def neighbours(lines: Iterable[Line]) -> str:
+    """Every method of the study of neighbours on the paper's three sets, with our recipe."""
+    found: dict[tuple[str, Any], list[Line]] = {}
+    for line in lines:
+        if line.recipe == "fast" and line.data in paper.KNN_DATA:
+            found.setdefault((line.method, line.data), []).append(line)
+    percent = {
+        method: [100 * value for value in values] for method, values in paper.KNN_ACCURACY.items()
+    }
+    number = Number("accuracy", percent, digits=2, of_paper=1, unit=0.01)
+    names = dict(zip(paper.KNN_DATA, ("MNIST", "Fashion-MNIST", "CIFAR-10"), strict=True))
+    return beside_paper(number, names, {key: preferred(runs) for key, runs in found.items()})
 
 
 def ranked(lines: Iterable[Line]) -> str:
@@ -229,6 +256,8 @@ def pages() -> dict[Path, str]:
         "studies.md": {
             "sorted": studied(SORT, study),
             "medians": studied(MEDIAN, read_file(MEDIANS)),
+            "tuned": studied(SORT, study, "tuned"),
+            "neighbours": neighbours(read_file(NEIGHBOURS)),
         },
         "losses.md": {"ranking": ranked(read_file(RANKINGS))},
         "neighbors.md": {

@@ -8,6 +8,7 @@ from scipy import stats
 
 pytest.importorskip("lightning_fabric", reason="needs the extra `experiments`")
 
+from benchmarks import pages
 from neuralsort.experiments import record
 from neuralsort.experiments.record import Line
 from neuralsort.experiments.reporting import paper, report, summary, tables
@@ -324,3 +325,21 @@ def test_a_new_study_is_in_the_report_without_another_line(tmp_path, monkeypatch
     assert "## Weigh" in text
     assert "mnist, fast, items = 3" in text
     assert "| Deterministic NeuralSort | 0.375<br>2 seeds, range: 0.25 to 0.5 |" in text
+
+
+def test_tables_of_the_docs_say_how_many_seeds_a_number_has():
+    lines = [
+        *(replace(fake_line(exact=x), seed=i) for i, x in enumerate((0.90, 0.91, 0.92))),
+        *(replace(fake_line("vanilla", exact=x), seed=i) for i, x in enumerate((0.5, 0.7))),
+        fake_line("reinforce", exact=0.8),
+    ]
+    half = stats.t.ppf(0.975, 2) * 0.01 / 3**0.5
+    rows = {row.split("|")[1].strip(): row.split("|")[3].strip() for row in cells_of(lines)}
+    assert rows["Deterministic NeuralSort"] == f"0.910 ± {half:.3f} (0.837)"
+    assert rows["Vanilla"] == "0.600 in two seeds (0.093)"
+    assert rows["REINFORCE"] == "0.800 in one seed"  # the paper has none
+    assert all(row.split("|")[2].strip() == "–" for row in cells_of(lines))  # n = 3
+
+
+def cells_of(lines: list[Line]) -> list[str]:
+    return pages.studied(SORT, lines).splitlines()[2:]
