@@ -31,6 +31,7 @@ from neuralsort.experiments.reporting.list_tables import MEDIAN, SORT, Kind, Num
 from neuralsort.experiments.reporting.summary import comparable
 from neuralsort.experiments.reporting.tables import name as in_print
 from neuralsort.experiments.reporting.tables import per_seed, place
+from neuralsort.experiments.reproduction.cells import LONG, STEPS
 from neuralsort.experiments.studies.intervals import over_seeds
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -105,13 +106,18 @@ def learned(lines: Iterable[Line]) -> str:
 def headline(lines: Iterable[Line]) -> str:
     """Deterministic NeuralSort beside the paper: means over seeds, trained at every length itself.
 
-    All of one budget: that of most runs.
+    All of one budget: that of most methods and lengths.
+
+    Raises:
+        LookupError: If a length is missing there.
     """
     found: dict[int, list[Line]] = {}
     for line in comparable([one for one in lines if one.data == "mnist"], "fast"):
         if line.method == "neuralsort":
             found.setdefault(line.sizes["n"], []).append(line)
     lengths = paper.SORT_LENGTHS
+    if missing := set(lengths) - found.keys():
+        raise LookupError(f"There are no runs of deterministic NeuralSort at n = {missing}.")
     means = (mean(run.metrics["exact_match"] for run in per_seed(found[n])) for n in lengths)
     rows = [
         ("`neuralsort train sort`", *(f"**{value:.3f}**" for value in means)),
@@ -153,9 +159,19 @@ def beside_paper(
     return markdown(("method", *columns.values()), rows)
 
 
-def studied(kind: Kind, lines: Iterable[Line], recipe: str = "fast") -> str:
-    """Every method of a study on lists of MNIST's numbers, in the main budget of a recipe."""
-    mine = [line for line in lines if (line.study, line.data) == (kind.study, "mnist")]
+def studied(
+    kind: Kind, lines: Iterable[Line], recipe: str = "fast", steps: int | None = None
+) -> str:
+    """Every method of a study on lists of MNIST's numbers, in one budget of a recipe.
+
+    It is the one with the most cells, or that of so many steps.
+    """
+    mine = [
+        line
+        for line in lines
+        if (line.study, line.data) == (kind.study, "mnist")
+        and (steps is None or line.plan["steps"] == steps)
+    ]
     found: dict[tuple[str, Any], list[Line]] = {}
     for line in comparable(mine, recipe):
         found.setdefault((line.method, line.sizes["n"]), []).append(line)
@@ -256,7 +272,8 @@ def pages() -> dict[Path, str]:
         "studies.md": {
             "sorted": studied(SORT, study),
             "medians": studied(MEDIAN, read_file(MEDIANS)),
-            "tuned": studied(SORT, study, "tuned"),
+            "tuned": studied(SORT, study, "tuned", STEPS["tuned"]),
+            "longer": studied(SORT, study, "tuned", LONG),
             "neighbours": neighbours(read_file(NEIGHBOURS)),
         },
         "losses.md": {"ranking": ranked(read_file(RANKINGS))},

@@ -104,6 +104,7 @@ def test_the_tuned_recipe_has_the_papers_network_and_every_method():
     equal = [cell for cell in queue if cell.config.steps == 10_000]
     assert len(equal) == 3 * len(paper.EXACT_MATCH) * len(paper.SORT_LENGTHS)
     longer = [cell.config for cell in queue if cell not in equal]
+    assert len({one.steps for one in longer} | {10_000}) == 2  # what tells them apart in reports
     assert {(one.method, one.seed, one.steps) for one in longer} == {("neuralsort", 0, 12_000)}
     assert [one.n for one in longer] == [5, 9, 15, 3, 7]
     assert all(60 <= one.n * one.batch <= 90 for one in longer)

@@ -47,17 +47,18 @@ class PaperNetwork(nn.Module):
         """Sets every layer to begin with outputs of mean 0 and variance 1, unit by unit.
 
         Inputs of a layer are positive, so that many units would begin, and stay, below zero for
-        every image: rectified they have no gradient. After Salimans and Kingma (2016).
+        every image: rectified they have no gradient. The last layer too, so that scores begin with
+        the same scale whatever the network. After Salimans and Kingma (2016).
 
         Args:
             images: `(..., height, width)`. Some to see what comes out.
         """
         found = images.reshape(-1, 1, *images.shape[-2:]).to(memory_format=torch.channels_last)
-        for layer in self.layers:
+        for layer in self.layers.children():
             if isinstance(layer, nn.Conv2d | nn.Linear):
                 units = layer(found).transpose(0, 1).flatten(1)  # (units, images x places)
                 deviation = units.std(1)
-                scale = deviation.where(deviation > 0, 1.0)
+                scale = deviation.where(deviation > 1e-6, 1.0)  # less than that is rounding
                 layer.weight.div_(scale.view(-1, *[1] * (layer.weight.ndim - 1)))
                 assert layer.bias is not None
                 layer.bias.sub_(units.mean(1)).div_(scale)

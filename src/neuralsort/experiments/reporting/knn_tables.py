@@ -48,7 +48,9 @@ def _cell(lines: list[Line]) -> list[str]:
     votes = best.extras.get("chosen")
     cell = [f"{100 * mean(runs, 'accuracy'):.2f} %", *spread(runs, {"accuracy": "{:.4f}".format})]
     if votes:
-        cell.append(f"k = {votes['k']}, {votes['weights']}")
+        cell.append(f"vote: k = {votes['k']}, {votes['weights']}")
+    if best.method in NEURALSORT:
+        cell.append(f"trained with k = {best.sizes['k']}")
     if best.steps:
         cell.append(f"{best.config['network']}, {time_of(runs)}")
     if limited(best):

@@ -3,6 +3,7 @@
 Methods are compared only where they were trained at that length, with the same budget.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -95,7 +96,8 @@ def compare(
     for n in sorted({line.sizes["n"] for line in group}):
         at = {method: _runs(group, method, n) for method in (ours, *others)}
         if all(at.values()):
-            best = (max if larger else min)(others, key=lambda one: _validated(at[one], metric))
+            sign = 1 if larger else -1
+            best = max(others, key=lambda one: _validated(at[one], metric, sign))
             found.append(
                 Comparison(f"n = {n}", at[ours], at[best], metric, larger, form=form, unit=unit)
             )
@@ -117,10 +119,13 @@ def _runs(lines: Sequence[Line], method: str, n: int) -> list[Line]:
     return per_seed([x for x in lines if (x.method, x.sizes["n"]) == (method, n)])
 
 
-def _validated(runs: Sequence[Line], metric: str) -> float:
-    """The mean over seeds on validation lists, which chooses the best of several methods."""
+def _validated(runs: Sequence[Line], metric: str, sign: int) -> float:
+    """The mean over seeds on validation lists, which chooses the best of several methods.
+
+    Times the sign, so that more is better. One run without a number makes a method the worst.
+    """
     told = [value for run in runs if (value := run.validation[metric]) is not None]
-    return sum(told) / len(told)
+    return sign * sum(told) / len(told) if len(told) == len(runs) else -math.inf
 
 
 def verdicts(found: Sequence[Comparison]) -> list[str]:
@@ -199,7 +204,7 @@ def _baselines(lines: Sequence[Line], recipe: str) -> list[list[list[str]]]:
             for method, runs in cells.items()
             if _lowest(runs, "exact_match") > paper.EXACT_MATCH[method][column]
         ]
-        over = "over seeds" if min(map(len, cells.values())) > 2 else "of each run"
+        over = "over seeds" if min(map(len, cells.values())) > 2 else "over seeds or lists"
         sure.append(
             f"n = {n}: {len(above)} of {len(cells)} above the paper's own number with their whole "
             f"interval {over}"

@@ -29,11 +29,12 @@ SORT_LENGTHS = (5, 9, 15, 3, 7)
 MEDIAN_LENGTHS = (5, 9, 15)
 
 STEPS = {"fast": 3_000, "tuned": 10_000}
-"""Steps of every run on lists, whatever the method; the paper's recipe has its own."""
+"""Steps of runs on lists, whatever the method; the paper's recipe has its own."""
 
 LONG, MORE = 12_000, 3
 """Steps of long runs of the tuned recipe, and how many times as many lists a step they have.
-NeuralSort alone has them, in a table apart."""
+NeuralSort alone has them, in one seed. By their number of steps, which must be another than that of
+the others, reports keep them in a table apart."""
 
 TAUS = {"fast": (0.125, 0.5, 2.0, 8.0), "tuned": (1.0, 32.0, 1024.0)}
 """The temperatures that every method chooses from, in short runs, before its seeds are run; in the
@@ -143,7 +144,10 @@ def cells(data: Data, recipe: Recipe = "fast", *, seeds: int = 3) -> Iterator[Ce
 
 
 def list_cells(data: Any, recipe: Any, seeds: int) -> Iterator[Cell]:
-    """The runs on lists of large numbers: each length trained on its own, budgets all equal."""
+    """The runs on lists of large numbers: each length trained on its own, budgets all equal.
+
+    But for the long runs of the tuned recipe.
+    """
 
     def sort(method: str, n: int, seed: int) -> Cell:
         return _chosen("sort", SortConfig(data=data, recipe=recipe, method=method, n=n, seed=seed))

@@ -132,7 +132,7 @@ class KNNStudy:
     def plan(self, config: KNNConfig) -> Plan:
         """How the recipe trains."""
         count = TRAIN_SIZE[config.data]
-        # Digits take minutes, and their runs go side by side. Others take hours, with two cores.
+        # There are many runs on digits, which go side by side; the few others are long.
         threads = 1 if config.data in ("digits", "mnist") else 2
         if config.method == "autoencoder":
             epoch = count // 128
