@@ -111,14 +111,12 @@ def headline(lines: Iterable[Line]) -> str:
     Raises:
         LookupError: If a length is missing there.
     """
-    found: dict[int, list[Line]] = {}
-    for line in comparable([one for one in lines if one.data == "mnist"], "fast"):
-        if line.method == "neuralsort":
-            found.setdefault(line.sizes["n"], []).append(line)
     lengths = paper.SORT_LENGTHS
-    if missing := set(lengths) - found.keys():
+    found = in_cells(SORT, lines, "fast")
+    runs = {n: per_seed(found.get(("neuralsort", n), [])) for n in lengths}
+    if missing := [n for n in lengths if not runs[n]]:
         raise LookupError(f"There are no runs of deterministic NeuralSort at n = {missing}.")
-    means = (mean(run.metrics["exact_match"] for run in per_seed(found[n])) for n in lengths)
+    means = (mean(run.metrics["exact_match"] for run in runs[n]) for n in lengths)
     rows = [
         ("`neuralsort train sort`", *(f"**{value:.3f}**" for value in means)),
         ("the paper", *(f"{value:.3f}" for value in paper.EXACT_MATCH["neuralsort"])),
@@ -159,12 +157,12 @@ def beside_paper(
     return markdown(("method", *columns.values()), rows)
 
 
-def studied(
-    kind: Kind, lines: Iterable[Line], recipe: str = "fast", steps: int | None = None
-) -> str:
-    """Every method of a study on lists of MNIST's numbers, in one budget of a recipe.
+def in_cells(
+    kind: Kind, lines: Iterable[Line], recipe: str, steps: int | None = None
+) -> dict[tuple[str, Any], list[Line]]:
+    """The runs on lists of MNIST's numbers in one budget of a recipe, by method and length.
 
-    It is the one with the most cells, or that of so many steps.
+    The budget is the one with the most cells, or that of so many steps.
     """
     mine = [
         line
@@ -175,6 +173,14 @@ def studied(
     found: dict[tuple[str, Any], list[Line]] = {}
     for line in comparable(mine, recipe):
         found.setdefault((line.method, line.sizes["n"]), []).append(line)
+    return found
+
+
+def studied(
+    kind: Kind, lines: Iterable[Line], recipe: str = "fast", steps: int | None = None
+) -> str:
+    """Every method of a study on lists of MNIST's numbers, in one budget of a recipe."""
+    found = in_cells(kind, lines, recipe, steps)
     return beside_paper(kind.numbers[0], {n: f"n = {n}" for n in kind.lengths}, found)
 
 
