@@ -268,6 +268,8 @@ def test_standardised_units_begin_with_mean_0_and_variance_1():
         units = found.transpose(0, 1).flatten(1)
         torch.testing.assert_close(units.mean(1), torch.zeros(len(units)), atol=1e-4, rtol=0)
         torch.testing.assert_close(units.std(1), torch.ones(len(units)), atol=1e-4, rtol=0)
+    hidden = seen[-2]
+    assert (hidden > 0).any(0).all()  # every hidden unit has a gradient for some image
     blank = PaperNetwork(8, 32, 3)
     before = [one.abs().max() for one in blank.parameters()]
     blank.standardise(torch.zeros(2, 8, 32))

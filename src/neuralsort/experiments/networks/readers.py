@@ -46,9 +46,9 @@ class PaperNetwork(nn.Module):
     def standardise(self, images: Tensor) -> None:
         """Sets every layer to begin with outputs of mean 0 and variance 1, unit by unit.
 
-        Inputs of a layer are positive, so that many units would begin, and stay, below zero for
-        every image: rectified they have no gradient. The last layer too, so that scores begin with
-        the same scale whatever the network. After Salimans and Kingma (2016).
+        Inputs of a layer are positive, so that some units would begin below zero for every image:
+        rectified they have no gradient. And scores begin with the same scale, however many outputs
+        there are. After Salimans and Kingma (2016).
 
         Args:
             images: `(..., height, width)`. Some to see what comes out.
