@@ -92,7 +92,8 @@ def learned(lines: Iterable[Line]) -> str:
         if line.data == "mnist" and line.sizes["n"] == line.train_n == 5 and not is_search(line):
             found.setdefault((Budget.of(line), line.method), []).append(line)
     rows = []
-    for (budget, method), runs in found.items():
+    for (budget, method), several in found.items():
+        runs = per_seed(several)
         exact, places = (
             mean(run.metrics[name] for run in runs) for name in ("exact_match", "element_wise")
         )

@@ -97,6 +97,34 @@ def test_runs_that_differ_in_any_option_are_different_runs():
     assert tables.chosen([one, again]) == [again]
 
 
+def with_plan(line: Line, **options) -> Line:
+    return replace(line, config=line.config | {"plan": line.plan | options})
+
+
+def test_a_run_with_other_options_does_not_stand_in_for_a_seed():
+    whole = [fake_line(exact=0.8, seed=seed) for seed in range(2)]
+    others = [
+        with_plan(fake_line(exact=0.1), lr=1.0),
+        fake_line(exact=0.1, seed=2, precision="bf16-mixed"),
+        fake_line(exact=0.1, sizes=whole[0].sizes | {"test_lists": 7}),
+    ]
+    for lines in ([*whole, *others], [*others, *whole]):
+        table = list_table(SORT, tables.chosen(lines), "mnist")
+        (row,) = [row for row in table.rows if row[0][0] == "Deterministic NeuralSort"]
+        assert row[2][0] == "0.800 (0.950)"
+    assert tables.per_seed([*whole[:1], others[0]]) == [others[0]]  # of equally many the last
+    assert tables.per_seed([]) == []
+
+
+def test_methods_are_compared_under_one_plan_at_each_length():
+    usual = [fake_line(method) for method in ("neuralsort", "vanilla", "sinkhorn")]
+    more = [with_plan(one, batch=400) for one in (fake_line(exact=0.95), fake_line(exact=0.9, n=9))]
+    (budget,) = budgets([*usual, *more])
+    assert within([*more, *usual], budget) == [more[1], *usual]
+    threads = with_plan(usual[0], threads=2)
+    assert within([threads, *usual], budget) == [threads, *usual]
+
+
 def test_runs_of_different_budgets_are_never_compared():
     lines = [with_steps(fake_line(exact=0.9), 600), with_steps(fake_line("vanilla", exact=0.5), 20)]
     assert [one.steps for one in budgets(lines)] == [600, 20]
@@ -167,16 +195,16 @@ def test_the_best_of_the_baselines_is_the_best_on_validation():
     assert found.theirs == [lines[1]]
 
 
-def test_a_seed_counts_once():
+def test_a_seed_at_another_temperature_is_no_seed_of_the_cell():
     again = fake_line(exact=0.6, tau=2.0, config=fake_line().config | {"taus": [2.0]})
     lines = tables.chosen([*seeds("neuralsort", 0.9, 0.8), again, *seeds("vanilla", 0.5, 0.5)])
     assert len(lines) == 5
     table = list_table(SORT, lines, "mnist")
     (row,) = [row for row in table.rows if row[0][0] == "Deterministic NeuralSort"]
-    assert row[2][:2] == ["0.700 (0.950)", "2 seeds, range: 0.600 to 0.800 (0.950 to 0.950)"]
+    assert row[2][:2] == ["0.850 (0.950)", "2 seeds, range: 0.800 to 0.900 (0.950 to 0.950)"]
     options = {"larger": True, "others": ("vanilla",)}
     (found,) = summary.compare(lines, "sort", "exact_match", **options)
-    assert found.found == "n = 5: 0.700 against 0.500 (Vanilla)"
+    assert found.found == "n = 5: 0.850 against 0.500 (Vanilla)"
 
 
 def test_the_summary_has_the_claims_that_there_are_lines_for():

@@ -103,12 +103,17 @@ class Line:
         return self.config["plan"]
 
     @property
-    def cell(self) -> str:
-        """All that was chosen, seed and method included: lines that share it are one run."""
+    def settings(self) -> str:
+        """All that was chosen but the seed: lines that share it are seeds of one thing."""
         options = {name: one for name, one in self.config.items() if name not in MEASURED}
-        names = ("study", "method", "data", "recipe", "seed", "sizes", "precision")
+        names = ("study", "method", "data", "recipe", "sizes", "precision")
         chosen = {name: getattr(self, name) for name in names} | {"config": options}
         return json.dumps(chosen, sort_keys=True)
+
+    @property
+    def cell(self) -> tuple[str, int]:
+        """All that was chosen, the seed included: lines that share it are one run."""
+        return self.settings, self.seed
 
     def to_json(self) -> str:
         """The line as it is kept."""

@@ -1,6 +1,7 @@
-"""Which runs on lists may be compared: those of one recipe that trained as long, on lists alike."""
+"""Which runs on lists may be compared: those of one recipe that trained alike."""
 
-from collections import defaultdict
+import json
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -49,10 +50,31 @@ def budgets(lines: Sequence[Line]) -> list[Budget]:
 
 
 def within(lines: Sequence[Line], budget: Budget) -> list[Line]:
-    """The runs of a budget, and those of its recipe that had nothing to train."""
-    return [
+    """The runs of a budget, and those of its recipe that had nothing to train.
+
+    At each length they share the rest of the plan too, such as lists a step and the learning rate:
+    it is the plan that most runs have there; of equally many, that of the last.
+    """
+    group = [
         line
         for line in lines
         if not is_search(line)
         and (Budget.of(line) == budget if line.steps else line.recipe == budget.recipe)
     ]
+    plans: dict[tuple, Counter[str]] = defaultdict(Counter)
+    for line in group:
+        if line.steps:
+            plans[_lists(line)][_plan(line)] += 1
+    usual = {key: max(reversed([*found]), key=found.__getitem__) for key, found in plans.items()}
+    return [line for line in group if not line.steps or _plan(line) == usual[_lists(line)]]
+
+
+def _lists(line: Line) -> tuple:
+    """What a run was trained on."""
+    return line.study, line.data, line.sizes.get("places"), line.train_n
+
+
+def _plan(line: Line) -> str:
+    """How a run was trained; the number of threads changes its rounding alone."""
+    plan = {name: value for name, value in line.plan.items() if name != "threads"}
+    return json.dumps(plan, sort_keys=True)

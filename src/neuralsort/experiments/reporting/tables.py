@@ -38,8 +38,15 @@ def chosen(lines: Sequence[Line]) -> list[Line]:
 
 
 def per_seed(lines: Sequence[Line]) -> list[Line]:
-    """One line for each seed, the last, of lines that stand in one cell."""
-    return list({line.seed: line for line in lines}.values())
+    """One line for each seed, the last, of lines that stand in one cell.
+
+    They differ in nothing but the seed: of several settings it is the one with the most seeds, and
+    of equally many the last.
+    """
+    groups: dict[str, dict[int, Line]] = defaultdict(dict)
+    for line in lines:
+        groups[line.settings][line.seed] = line
+    return [*max(reversed([*groups.values()]), key=len, default={}).values()]
 
 
 # -- what cells say --------------------------------------------------------------------------------
