@@ -25,12 +25,17 @@ from examples import knn_tutorial
 from neuralsort.experiments.record import Line, read_file
 from neuralsort.experiments.record import read as read_files
 from neuralsort.experiments.reporting import paper
-from neuralsort.experiments.reporting.budgets import Budget, is_search
-from neuralsort.experiments.reporting.knn_tables import preferred
 from neuralsort.experiments.reporting.list_tables import MEDIAN, SORT, Kind, Number
-from neuralsort.experiments.reporting.summary import comparable
+from neuralsort.experiments.reporting.selection import (
+    Budget,
+    comparable,
+    is_search,
+    per_fold,
+    per_seed,
+    preferred,
+)
 from neuralsort.experiments.reporting.tables import name as in_print
-from neuralsort.experiments.reporting.tables import per_seed, place
+from neuralsort.experiments.reporting.tables import place
 from neuralsort.experiments.reproduction.cells import LONG, STEPS
 from neuralsort.experiments.studies.intervals import over_seeds
 
@@ -89,7 +94,12 @@ def learned(lines: Iterable[Line]) -> str:
     """What each method of the study of sorting learned from lists of five numbers of MNIST."""
     found: dict[tuple[Budget, str], list[Line]] = {}
     for line in lines:
-        if line.data == "mnist" and line.sizes["n"] == line.train_n == 5 and not is_search(line):
+        if (
+            line.data == "mnist"
+            and line.tested_as_trained
+            and line.train_n == 5
+            and not is_search(line)
+        ):
             found.setdefault((Budget.of(line), line.method), []).append(line)
     rows = []
     for (budget, method), several in found.items():
@@ -202,15 +212,16 @@ def neighbours(lines: Iterable[Line]) -> str:
 def ranked(lines: Iterable[Line]) -> str:
     """Every method of the study of rankings: means over folds, with Student's 95 % intervals.
 
-    The newest line of a fold counts. The last column is the difference to LambdaMART fold by fold.
+    The last column is the difference to LambdaMART fold by fold.
     """
     names = {"ndcg@5": "NDCG@5", "ndcg@10": "NDCG@10", "mrr": "MRR", "map": "MAP"}
-    found: dict[str, dict[int, Line]] = {}
+    found: dict[str, list[Line]] = {}
     for line in lines:
-        found.setdefault(line.method, {})[line.sizes["fold"]] = line
-    anchor = found["lambdamart"]
+        found.setdefault(line.method, []).append(line)
+    anchor = per_fold(found["lambdamart"])
     rows = []
-    for method, folds in found.items():
+    for method, mine in found.items():
+        folds = per_fold(mine)
         runs = [folds[fold] for fold in sorted(anchor)]
         told = [
             _with_interval([run.metrics[metric] for run in runs])

@@ -25,6 +25,7 @@ from neuralsort.experiments.data.images import Images, load_images
 from neuralsort.experiments.networks import embeddings
 from neuralsort.experiments.record import Line
 from neuralsort.experiments.reporting import figures, knn_tables, paper, report, summary, tables
+from neuralsort.experiments.reporting.selection import chosen, preferred
 from neuralsort.experiments.reproduction.cells import cells
 from neuralsort.experiments.studies import knn
 from neuralsort.experiments.studies.knn import KNNConfig, KNNStudy
@@ -510,7 +511,7 @@ def test_the_table_takes_the_k_that_validation_likes():
         )
 
     slower = line(9, 0.97, 0.5, lr=1e-5)
-    lines = tables.chosen([line(9, 0.99, 0.98), line(3, 0.98, 0.99), slower])
+    lines = chosen([line(9, 0.99, 0.98), line(3, 0.98, 0.99), slower])
     assert len(lines) == 3
     table = knn_tables.knn_table(lines)
     row = next(row for row in table.rows if row[0][0] == "Deterministic NeuralSort")
@@ -528,10 +529,10 @@ def test_the_table_takes_the_k_that_validation_likes():
     assert "trained with k = 9" not in by_k[2]
     # One lucky seed of another k does not push three seeds aside.
     three = [line(9, 0.97, accuracy, seed=seed) for seed, accuracy in enumerate((0.9, 0.91, 0.92))]
-    assert knn_tables.preferred([*three, line(3, 0.99, 0.99)]) == three
+    assert preferred([*three, line(3, 0.99, 0.99)]) == three
     # Seeds of another network are not averaged with them, nor is it "the same network".
     other = line(9, 0.99, 0.99, seed=3, network="other")
-    assert knn_tables.preferred([*three, other]) == three
+    assert preferred([*three, other]) == three
     plain = replace(line(9, 0.98, 0.95), method="cross_entropy", recipe="fast")
     ours = [replace(line(9, 0.97, 0.9, network=name), recipe="fast") for name in ("some", "other")]
     (claims,) = summary.summaries([ours[0], plain])

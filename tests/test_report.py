@@ -12,8 +12,8 @@ from benchmarks import pages
 from neuralsort.experiments import record
 from neuralsort.experiments.record import Line
 from neuralsort.experiments.reporting import paper, report, summary, tables
-from neuralsort.experiments.reporting.budgets import budgets, within
 from neuralsort.experiments.reporting.list_tables import SORT, choices_table, list_table
+from neuralsort.experiments.reporting.selection import budgets, chosen, per_seed, within
 from neuralsort.experiments.studies.median import MedianConfig, MedianStudy
 from neuralsort.experiments.studies.running import run
 from neuralsort.experiments.studies.sorting import SortConfig, SortStudy
@@ -67,7 +67,7 @@ def test_table_has_ours_the_papers_and_what_is_missing():
 
 def test_seeds_share_a_cell_and_the_last_line_of_a_run_counts():
     lines = [fake_line(exact=0.1), fake_line(exact=0.8), fake_line(exact=0.9, seed=1)]
-    table = list_table(SORT, tables.chosen(lines), "mnist")
+    table = list_table(SORT, chosen(lines), "mnist")
     (row,) = [row for row in table.rows if row[0][0] == "Deterministic NeuralSort"]
     assert row[2][:2] == ["0.850 (0.950)", "2 seeds, range: 0.800 to 0.900 (0.950 to 0.950)"]
 
@@ -92,9 +92,9 @@ def test_runs_that_differ_in_any_option_are_different_runs():
         replace(one, sizes=one.sizes | {"test_lists": 7}),
         replace(one, precision="64-true"),
     ]
-    assert len(tables.chosen([one, *others])) == 5
+    assert len(chosen([one, *others])) == 5
     again = replace(one, wall_seconds=1.0, commit="other", config=one.config | {"parameters": 7})
-    assert tables.chosen([one, again]) == [again]
+    assert chosen([one, again]) == [again]
 
 
 def with_plan(line: Line, **options) -> Line:
@@ -109,11 +109,11 @@ def test_a_run_with_other_options_does_not_stand_in_for_a_seed():
         fake_line(exact=0.1, sizes=whole[0].sizes | {"test_lists": 7}),
     ]
     for lines in ([*whole, *others], [*others, *whole]):
-        table = list_table(SORT, tables.chosen(lines), "mnist")
+        table = list_table(SORT, chosen(lines), "mnist")
         (row,) = [row for row in table.rows if row[0][0] == "Deterministic NeuralSort"]
         assert row[2][0] == "0.800 (0.950)"
-    assert tables.per_seed([*whole[:1], others[0]]) == [others[0]]  # of equally many the last
-    assert tables.per_seed([]) == []
+    assert per_seed([*whole[:1], others[0]]) == [others[0]]  # of equally many the last
+    assert per_seed([]) == []
 
 
 def test_methods_are_compared_under_one_plan_at_each_length():
@@ -197,7 +197,7 @@ def test_the_best_of_the_baselines_is_the_best_on_validation():
 
 def test_a_seed_at_another_temperature_is_no_seed_of_the_cell():
     again = fake_line(exact=0.6, tau=2.0, config=fake_line().config | {"taus": [2.0]})
-    lines = tables.chosen([*seeds("neuralsort", 0.9, 0.8), again, *seeds("vanilla", 0.5, 0.5)])
+    lines = chosen([*seeds("neuralsort", 0.9, 0.8), again, *seeds("vanilla", 0.5, 0.5)])
     assert len(lines) == 5
     table = list_table(SORT, lines, "mnist")
     (row,) = [row for row in table.rows if row[0][0] == "Deterministic NeuralSort"]
@@ -284,11 +284,14 @@ def test_rankings_have_an_interval_over_folds():
     half = 2.776445 * np.std(values, ddof=1) / 5**0.5
     assert row[0] == ["ranknet_loss", "5 folds"]
     assert row[1] == ["0.300", f"95 % over folds: {0.3 - half:.3f} to {0.3 + half:.3f}"]
+    other = with_plan(replace(lines[0], metrics=dict.fromkeys(lines[0].metrics, 0.9)), lr=1.0)
+    later = replace(lines[0], seed=1, metrics=dict.fromkeys(lines[0].metrics, 0.9))
+    assert tables.rank_table([*lines, other, later]).rows == [row]
 
 
 def test_numbers_of_other_sizes_have_rows_and_columns_of_their_own():
     lines = [fake_line(), fake_line(exact=0.5, places=5), fake_line(exact=0.7, n=4)]
-    table = list_table(SORT, tables.chosen(lines), "mnist")
+    table = list_table(SORT, chosen(lines), "mnist")
     assert table.header == ["method", *(f"n = {n}" for n in (3, 4, 5, 7, 9, 15))]
     rows = {tuple(row[0]): row for row in table.rows}
     usual = rows[("Deterministic NeuralSort",)]
@@ -303,7 +306,7 @@ def test_runs_trained_at_the_length_come_first_and_others_say_so():
     other = {"config": fake_line().config | {"train_n": 15}}
     both = [fake_line(exact=0.8), fake_line(exact=0.9, **other)]
     for lines, expected in ((both, "0.800 (0.950)"), (both[1:], "0.900 (0.950)")):
-        table = list_table(SORT, tables.chosen(lines), "mnist")
+        table = list_table(SORT, chosen(lines), "mnist")
         (row,) = [row for row in table.rows if row[0][0] == "Deterministic NeuralSort"]
         assert row[2][0] == expected
         assert ("trained at n = 15" in row[2]) == (len(lines) == 1)

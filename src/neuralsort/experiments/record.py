@@ -22,7 +22,7 @@ from neuralsort.runtime import files
 SIZES = ("n", "places", "k", "fold", "validation_lists", "test_lists")
 """What earlier versions wrote beside `method` and is one dictionary now."""
 
-MEASURED = ("parameters", "steps_of_recipe", "processes")
+MEASURED = ("parameters", "steps_of_recipe", "device")
 """Entries of `config` that are no options."""
 
 
@@ -96,6 +96,11 @@ class Line:
     def train_n(self) -> int | None:
         """The length of the lists in training, which may be tested at others."""
         return self.config.get("train_n")
+
+    @property
+    def tested_as_trained(self) -> bool:
+        """Whether lists in the test are as long as in training."""
+        return self.train_n == self.sizes.get("n")
 
     @property
     def plan(self) -> dict[str, Any]:

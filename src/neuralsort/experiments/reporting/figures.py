@@ -88,7 +88,7 @@ def gradient_variance(lines: Sequence[Line], path: Path) -> Path | None:
             for trial in line.trials
         ]
         curves = sorted((tau, points) for tau, points in curves if points)
-        if curves and line.sizes["n"] == line.train_n and line.seed == 0:
+        if curves and line.tested_as_trained and line.seed == 0:
             runs[f"{name(line.method)}, n = {line.sizes['n']}, {line.recipe}"] = curves
     several = {title: curves for title, curves in runs.items() if len(curves) > 1}
     runs = several or runs

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from ..networks.orderings import NEURALSORT
 from ..record import Line
 from . import paper
-from .tables import MISSING, Table, limited, mean, name, per_seed, place, spread, time_of
+from .selection import preferred, validation
+from .tables import MISSING, Table, limited, mean, name, place, spread, time_of
 
 
 def knn_table(lines: Sequence[Line]) -> Table:
@@ -56,32 +57,6 @@ def _cell(lines: list[Line]) -> list[str]:
     if limited(best):
         cell.append(f"{best.plan['steps']:,} of {best.config['steps_of_recipe']:,} steps")
     return cell
-
-
-def validation(line: Line) -> float:
-    """The accuracy on validation images that a run is chosen by."""
-    votes = line.extras.get("chosen")
-    return votes["validation"] if votes else line.validation["accuracy"] or 0.0
-
-
-def network(line: Line) -> str:
-    """What embeds the images; lines of early versions do not say."""
-    return line.config.get("network", "")
-
-
-def preferred(lines: Sequence[Line]) -> list[Line]:
-    """The lines of all seeds with the network, the plan and the k that did best on validation.
-
-    Of plans that differ in their steps, those of the most come first; and a k or a learning rate
-    with fewer seeds than another is not chosen, however lucky it was.
-    """
-    most = max(line.plan["steps"] for line in lines)
-    groups: dict[tuple[str, int, float], list[Line]] = defaultdict(list)
-    for line in lines:
-        if line.plan["steps"] == most:
-            groups[network(line), line.sizes["k"], line.plan["lr"]].append(line)
-    runs = [per_seed(group) for group in groups.values()]
-    return max(runs, key=lambda group: (len(group), sum(map(validation, group)) / len(group)))
 
 
 def knn_by_k_table(lines: Sequence[Line]) -> Table:

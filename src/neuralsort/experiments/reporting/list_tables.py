@@ -6,11 +6,8 @@ from typing import NamedTuple
 
 from ..record import Line
 from . import paper
-from .budgets import is_search
-from .tables import MISSING, Table, mean, name, per_seed, place, spread, time_of, together
-
-PLACES = 4
-"""Digits of the paper's numbers."""
+from .selection import PLACES, is_search, nearest
+from .tables import MISSING, Table, mean, name, place, spread, time_of, together
 
 
 class Number(NamedTuple):
@@ -155,15 +152,6 @@ def list_table(kind: Kind, lines: Sequence[Line], data: str, *, whole: bool = Tr
             cells.append(text)
         rows.append(cells)
     return Table(kind.title, kind.note, ["method", *(f"n = {n}" for n in sorted(lengths))], rows)
-
-
-def nearest(runs: list[Line]) -> list[Line]:
-    """Those that were trained at the length of the cell; else those at the longest other."""
-    if not runs:
-        return []
-    lengths = {run.train_n or 0 for run in runs}
-    n = runs[0].sizes["n"] if runs[0].sizes["n"] in lengths else max(lengths)
-    return per_seed([run for run in runs if run.train_n == n])
 
 
 def _again(kind: Kind, runs: Sequence[Line]) -> list[str]:

@@ -1,6 +1,7 @@
 """The report: static HTML and Markdown from lines of results. It never trains."""
 
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,9 +13,9 @@ from ..record import Line
 from ..studies import STUDIES
 from ..training.plan import ConfigError
 from . import figures, tables
-from .budgets import budgets, within
-from .knn_tables import knn_by_k_table, knn_table, preferred
+from .knn_tables import knn_by_k_table, knn_table
 from .list_tables import DIFFERENCE, MEDIAN, SORT, choices_table, list_table
+from .selection import budgets, chosen, main_runs, preferred, within
 from .summary import summaries
 from .tables import Table
 
@@ -104,7 +105,7 @@ def write_report(results: Path, out: Path) -> Path:
     Raises:
         ConfigError: If there is nothing to show.
     """
-    lines = tables.chosen(record.read(results, STUDIES))
+    lines = chosen(record.read(results, STUDIES))
     if not lines:
         raise ConfigError(f"There are no lines of results in {results}. Train something first.")
     sections = [Section("Summary", tables=summaries(lines)), Section("Recipes", RECIPES)]
@@ -156,10 +157,8 @@ def _list_sections(lines: Sequence[Line], data: str, out: Path) -> list[Section]
 
 def _list_figures(lines: Sequence[Line], data: str, out: Path) -> list[Figure]:
     """Of every recipe the budget with the most cells; each run at the length it was trained at."""
-    shown: list[Line] = []
-    for recipe in sorted({line.recipe for line in lines}):
-        mine = [x for x in lines if x.recipe == recipe and x.train_n == x.sizes["n"]]
-        shown += [line for budget in budgets(mine)[:1] for line in within(mine, budget)]
+    recipes = sorted({line.recipe for line in lines})
+    shown = [line for recipe in recipes for line in main_runs(lines, recipe)]
     folder = out / "figures"
     drawn = [
         (
@@ -208,7 +207,11 @@ def _neighbours_section(lines: Sequence[Line], out: Path) -> Section:
     drawn: list[tuple[Path | None, str]] = []
     for data in sorted({line.data for line in lines}):
         mine = [line for line in lines if line.data == data]
-        curves = figures.learning_curves(mine, "knn", folder / f"{data}-knn-learning.png")
+        kinds: dict[tuple, list[Line]] = defaultdict(list)
+        for line in mine:
+            kinds[line.method, line.recipe, line.sizes["k"]].append(line)
+        shown = [line for kind in kinds.values() for line in preferred(kind)]
+        curves = figures.learning_curves(shown, "knn", folder / f"{data}-knn-learning.png")
         drawn.append((curves, f"{data}: accuracy on validation images during training."))
         for recipe in sorted({line.recipe for line in mine}):
             ours = [x for x in mine if (x.method, x.recipe) == ("neuralsort", recipe)]

@@ -11,9 +11,8 @@ from ..networks.orderings import BASELINES, NEURALSORT
 from ..record import Line
 from ..studies.intervals import Interval, holm, of_difference, over_seeds
 from . import paper
-from .budgets import budgets, within
-from .knn_tables import network, preferred, validation
-from .tables import Table, mean, name, per_seed
+from .selection import comparable, network, per_seed, preferred, validation
+from .tables import Table, mean, name
 
 OURS, SAMPLED = NEURALSORT
 UNLEARNED = ("pixels", "pca", "autoencoder")
@@ -102,17 +101,6 @@ def compare(
                 Comparison(f"n = {n}", at[ours], at[best], metric, larger, form=form, unit=unit)
             )
     return found
-
-
-def comparable(lines: Sequence[Line], recipe: str) -> list[Line]:
-    """Lines of a recipe's main budget, of numbers of four digits, trained as they are tested."""
-    mine = [
-        line
-        for line in lines
-        if (line.recipe, line.sizes.get("places")) == (recipe, 4)
-        and line.train_n == line.sizes["n"]
-    ]
-    return [line for budget in budgets(mine)[:1] for line in within(mine, budget)]
 
 
 def _runs(lines: Sequence[Line], method: str, n: int) -> list[Line]:

@@ -8,6 +8,7 @@ from ..networks.orderings import WITHOUT_TAU
 from ..record import Line
 from ..studies.intervals import Interval, over_seeds
 from . import paper
+from .selection import per_fold, per_seed
 
 MISSING = "missing"
 
@@ -30,23 +31,6 @@ class Table:
     note: str
     header: list[str]
     rows: list[list[list[str]]] = field(default_factory=list)
-
-
-def chosen(lines: Sequence[Line]) -> list[Line]:
-    """One line for each run: of those that share all options, the last."""
-    return list({line.cell: line for line in lines}.values())
-
-
-def per_seed(lines: Sequence[Line]) -> list[Line]:
-    """One line for each seed, the last, of lines that stand in one cell.
-
-    They differ in nothing but the seed: of several settings it is the one with the most seeds, and
-    of equally many the last.
-    """
-    groups: dict[str, dict[int, Line]] = defaultdict(dict)
-    for line in lines:
-        groups[line.settings][line.seed] = line
-    return [*max(reversed([*groups.values()]), key=len, default={}).values()]
 
 
 # -- what cells say --------------------------------------------------------------------------------
@@ -115,11 +99,12 @@ def time_of(runs: Sequence[Line]) -> str:
 
 def rank_table(lines: Sequence[Line]) -> Table:
     """Mean over folds of every method, with Student's interval, the best first."""
-    found: dict[str, dict[int, Line]] = defaultdict(dict)
+    found: dict[str, list[Line]] = defaultdict(list)
     for line in lines:
-        if line.study == "rank" and line.seed == 0:
-            found[line.method][line.sizes["fold"]] = line
-    methods = [list(folds.values()) for folds in found.values()]
+        if line.study == "rank":
+            found[line.method].append(line)
+    methods = [list(per_fold(mine).values()) for mine in found.values()]
+    methods = [runs for runs in methods if runs]
     methods.sort(key=lambda runs: -mean(runs, "ndcg@10"))
     metrics = ("ndcg@5", "ndcg@10", "mrr")
     rows = [
