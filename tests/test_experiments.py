@@ -651,6 +651,31 @@ def test_temperature_is_chosen_on_validation(tmp_path):
     assert (tmp_path / "run" / "tau-4.0").is_dir()
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"places": 2},
+        {"test_lists": 5},
+        {"validation_lists": 5},
+        {"precision": "64-true"},
+        {"tau": (1.0,)},
+        {"lr": 0.1},
+        {"overlap": 2},
+        {"seed": 1},
+        {"n": 3},
+    ],
+)
+def test_runs_that_differ_have_folders_of_their_own(options):
+    usual = SortConfig().folder("sort")
+    assert usual == Path("runs/sort-digits-neuralsort-n5-fast-seed0")
+    assert SortConfig(**options).folder("sort") != usual
+
+
+def test_a_command_names_the_device_which_changes_rounding():
+    assert "--device" not in SortConfig().command("sort")
+    assert "--device cuda" in SortConfig(device="cuda").command("sort")
+
+
 @pytest.mark.parametrize("kind", ["annealed", "learned"])
 @pytest.mark.parametrize(
     ("study", "config"), [(SortStudy(), SortConfig), (MedianStudy(), MedianConfig)]

@@ -137,6 +137,18 @@ def test_every_method_learns_an_easy_ranking(method, steps, folder):
     assert again.metrics == line.metrics
 
 
+def test_trees_that_were_kept_are_the_ones_that_are_tested(folder):
+    pytest.importorskip("lightgbm", reason="needs LightGBM, of the extra 'experiments'")
+    splits = letor.load_fold(1, folder)
+    kept, grown = (
+        ranking.LambdaMART(0, splits[name], splits["validation"]) for name in ("train", "test")
+    )
+    before = grown.scores(splits["test"])
+    grown.load_state_dict(kept.state_dict())
+    assert torch.equal(grown.scores(splits["test"]), kept.scores(splits["test"]))
+    assert not torch.equal(grown.scores(splits["test"]), before)
+
+
 def test_the_same_options_give_the_same_numbers(folder):
     options = {"method": "ranknet_loss", "tau": (1.0,), "steps": 12}
     lines = [

@@ -134,6 +134,15 @@ def test_limits_keep_budgets_equal(tmp_path):
     assert {cell.chooser.config.steps for cell in some if cell.chooser} == {10}
 
 
+@pytest.mark.parametrize("data", ["digits", "cifar10"])
+def test_limits_lengthen_nothing(tmp_path, data):
+    for limit in (10**6, 50):
+        for cell in cells(data):
+            assert placed(cell, tmp_path, tmp_path, None, limit).steps <= cell.steps
+    wide = [placed(cell, tmp_path, tmp_path, None, 10**6).config for cell in cells(data)]
+    assert [one.steps for one in wide] == [cell.config.steps for cell in cells(data)]
+
+
 # -- doing them ------------------------------------------------------------------------------------
 
 
@@ -239,7 +248,9 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path, capfd, two_processe
     bad.chooser.folder.mkdir(parents=True)
     (bad.chooser.folder / "tau-0.5").write_text("a file in the way")
     for workers in (None, two_processes()):
-        with pytest.raises(Unfinished, match=r"2 runs did not finish: sinkhorn-short"):
+        where = "in log.txt in their folders" if workers else "above"
+        said = rf"2 runs did not finish: sinkhorn-short.*What they said is {where}\."
+        with pytest.raises(Unfinished, match=said):
             Queue(in_order([bad, good]), workers).run()
         assert good.is_done
     assert "failed  sinkhorn-short" in capfd.readouterr().out

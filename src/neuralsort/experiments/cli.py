@@ -188,7 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         memory = (
             ""
             if isinstance(error, FAILURES)
-            else (" There is not enough memory for this. Lower --n, --batch or --test-lists.")
+            else " There is not enough memory for this. Lower --batch, or --n and --test-lists."
         )
         _say(console, "Error:", f"{error}{memory}".strip())
         return 2

@@ -260,7 +260,7 @@ def placed(cell: Cell, runs: Path, results: Path, data_dir: Path | None, steps: 
     config = cell.config
     if steps is not None:
         few = steps if cell.chooser or not config.tau else max(1, steps // SHORT)
-        config = replace(config, steps=min(config.steps or few, few))
+        config = replace(config, steps=few) if few < cell._plan.steps else config
     folder = runs / config.folder(cell.study).name
     config = replace(config, run=folder, results=results, data_dir=data_dir)
     chooser = cell.chooser and placed(cell.chooser, runs, results, data_dir, steps)

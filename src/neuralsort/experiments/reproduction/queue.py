@@ -47,6 +47,7 @@ class Queue:
         self.started = time.monotonic()
         self.steps = 0
         self.failed: list[Cell] = []
+        self.waiting: list[Cell] = []
 
     def run(self) -> None:
         """Does what is not done yet.
@@ -68,9 +69,10 @@ class Queue:
             self._side_by_side(self.workers)
         if self.failed:
             names = ", ".join(cell.folder.name for cell in self.failed)
+            where = "in log.txt in their folders" if self.workers else "above"
             raise Unfinished(
-                f"{len(self.failed)} runs did not finish: {names}. What they said is in log.txt in "
-                "their folders. The same command tries them again."
+                f"{len(self.failed)} runs did not finish: {names}. What they said is {where}. "
+                "The same command tries them again."
             )
 
     def _side_by_side(self, workers: Workers) -> None:

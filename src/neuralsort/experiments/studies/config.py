@@ -13,7 +13,7 @@ from ..training.plan import ConfigError, Plan
 ANNEALED = 4.0
 """Annealing starts at so many times tau, and ends at one part in so many."""
 
-ELSEWHERE = ("data_dir", "run", "results", "checkpoint_seconds", "tensorboard", "device")
+ELSEWHERE = ("data_dir", "run", "results", "checkpoint_seconds", "tensorboard")
 """Options that say where things are, and change no number."""
 
 
@@ -30,7 +30,7 @@ class StudyConfig:
     tau: tuple[float, ...] = ()
     """Temperatures to try; the best on validation is tested. None given: the recipe's."""
     temperature: Literal["fixed", "annealed", "learned"] = "fixed"
-    """Whether tau stays, falls from four times to a quarter of it, or is learned from there."""
+    """Whether tau stays, falls from four times to a quarter of it, or is where learning starts."""
     steps: int | None = None
     """Training steps. Not given: the recipe's."""
     batch: int | None = None
@@ -124,9 +124,13 @@ class StudyConfig:
         """Where the run is kept: a name says what it is, and what is not as in the recipe."""
         first = f"{self.shown}{getattr(self, self.shown)}"
         name = f"{study}-{self.data}-{self.method}-{first}-{self.recipe}-seed{self.seed}"
-        changed = [f"{key}{value:g}" for key, value in self._given.items()]
+        usual = {one.name: one.default for one in fields(self)}
+        sizes = {key: getattr(self, key) for key in self.sizes[1:]}
+        sizes = {key: value for key, value in sizes.items() if value != usual[key]}
+        changed = [f"{key}{value:g}" for key, value in (sizes | self._given).items()]
         changed += ["-".join(["tau", *(f"{tau:g}" for tau in self.tau)])] if self.tau else []
         changed += [self.temperature] if self.temperature != "fixed" else []
+        changed += [self.precision] if self.precision != usual["precision"] else []
         return self.run or Path("runs") / "-".join([name, *changed])
 
     def command(self, study: str) -> str:

@@ -161,16 +161,22 @@ class LambdaMART(nn.Module):
     def __init__(self, seed: int, train: Queries, validation: Queries) -> None:
         super().__init__()
         kinds = [dict(zip(BOOSTING, one, strict=True)) for one in product(*BOOSTING.values())]
-        self.tried = [_boosted(seed, kind, train, validation) for kind in kinds]
-        found = [measure(_predicted(one, validation), validation) for one in self.tried]
+        tried = [_boosted(seed, kind, train, validation) for kind in kinds]
+        found = [measure(_predicted(one, validation), validation) for one in tried]
         best = max(range(len(kinds)), key=lambda i: found[i][SELECTED_BY].mean().item())
-        self.booster = self.tried[best]
-        text = self.booster.model_to_string().encode()
+        text = tried[best].model_to_string().encode()
         self.register_buffer("trees", torch.frombuffer(bytearray(text), dtype=torch.uint8))
+
+    def _load_from_state_dict(self, state: Any, prefix: str, *rest: Any) -> None:
+        self.trees = torch.empty_like(state[prefix + "trees"])  # other trees have another length
+        super()._load_from_state_dict(state, prefix, *rest)
 
     def scores(self, queries: Queries) -> Tensor:
         """`(queries, longest)`."""
-        return _predicted(self.booster, queries)
+        import lightgbm
+
+        booster = lightgbm.Booster(model_str=self.trees.cpu().numpy().tobytes().decode())
+        return _predicted(booster, queries)
 
 
 def _boosted(seed: int, setting: dict[str, float], train: Queries, validation: Queries) -> Any:

@@ -61,7 +61,7 @@ def run(study: Study, config: StudyConfig) -> Line:
     fabric = make_fabric(config.device, config.precision)
     usual = study.plan(config)
     plan, taus = config.adjusted(usual), config.tau or study.taus(config)
-    _check_memory(study.memory(config, plan))
+    _check_memory(config, study.memory(config, plan))
     torch.set_num_threads(plan.threads)
     with files.alone_in(folder) if fabric.is_global_zero else nullcontext():
         line = _finished(study, config, folder, plan, taus)
@@ -114,6 +114,7 @@ def _run(
             "taus": list(taus),
             "parameters": sum(one.numel() for one in model.parameters()),
             "processes": fabric.world_size,
+            "device": fabric.device.type,
         }
         | config.tempering
         | study.facts(config),
@@ -299,12 +300,13 @@ def told(
 # -- what a record says ----------------------------------------------------------------------------
 
 
-def _check_memory(needed: int) -> None:
+def _check_memory(config: StudyConfig, needed: int) -> None:
     there = machine.available_memory()
     if there is not None and needed > there:
+        lists = "--n, --places, --test-lists, --validation-lists or "
         raise ConfigError(
             f"This run needs at least {needed / 1e9:,.0f} GB of memory, and {there / 1e9:,.0f} GB "
-            "are free. Lower --n, --batch, --places, --test-lists or --validation-lists."
+            f"are free. Lower {lists if 'n' in config.sizes else ''}--batch."
         )
 
 
