@@ -21,10 +21,10 @@ from sklearn.metrics import r2_score
 import neuralsort.torch as ns
 from neuralsort.experiments import record
 from neuralsort.experiments.data import downloads
-from neuralsort.experiments.data.augmentation import jitter, split_cells
-from neuralsort.experiments.data.digits import SPLITS, Digits, load_digits, read_idx
+from neuralsort.experiments.data.augmentation import jitter
 from neuralsort.experiments.data.downloads import DataError
-from neuralsort.experiments.data.numbers import Sequences
+from neuralsort.experiments.data.images import SPLITS, read_idx
+from neuralsort.experiments.data.numbers import Digits, Sequences, load_digits, split_cells
 from neuralsort.experiments.data.randomness import generator_for, seed_for
 from neuralsort.experiments.networks import orderings
 from neuralsort.experiments.networks.readers import CellReader, PaperNetwork, PlaceSum
@@ -356,11 +356,12 @@ ITEMS = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0))
 @pytest.mark.parametrize("method", orderings.METHODS)
 def test_method_gives_row_stochastic_matrices_and_gradients(method):
     ordering = orderings.build(method, scores_network, n=4, tau=1.0)
-    P = ordering(ITEMS)
+    said = ordering.outputs(ITEMS)
+    P = ordering(said)
     assert P.shape == (2, 4, 4)
     assert torch.allclose(P.to_dense().sum(-1), torch.ones(2, 4), atol=1e-5)
     target = torch.arange(4).expand(2, 4)
-    ordering.expected(lambda P: 1 - P.log_prob(target).exp().mean(-1), ITEMS).sum().backward()
+    ordering.expected(lambda P: 1 - P.log_prob(target).exp().mean(-1), said).sum().backward()
     gradients = [p.grad.abs().sum() for p in ordering.parameters() if p.grad is not None]
     assert sum(gradients) > 0
 
@@ -374,11 +375,12 @@ def test_stochastic_methods_average_five_samples(method):
         seen.append(P.shape)
         return P.to_dense()[..., 0, 0]
 
-    assert ordering.expected(cost, ITEMS).shape == (2,)
-    assert ordering.averaged(cost, ITEMS).shape == (2,)
+    said = ordering.outputs(ITEMS)
+    assert ordering.expected(cost, said).shape == (2,)
+    assert ordering.averaged(cost, said).shape == (2,)
     assert seen == [(5, 2, 4, 4)] * 2
-    assert ordering(ITEMS).shape == (2, 4, 4)  # evaluation without noise
-    assert torch.equal(ordering(ITEMS).to_dense(), ordering(ITEMS).to_dense())
+    assert ordering(said).shape == (2, 4, 4)  # evaluation without noise
+    assert torch.equal(ordering(said).to_dense(), ordering(said).to_dense())
 
 
 def test_sinkhorn_reads_rows_as_positions():
@@ -480,7 +482,7 @@ class ReadsPixels(nn.Module):
         self.reader = nn.Identity()
         self.mistakes = mistakes
 
-    def ordering(self, images):
+    def relaxed(self, images):
         pixels = (images * 255).round().squeeze(-2) // 10
         scores = (pixels * torch.tensor([10.0, 1.0])).sum(-1)
         for wrong, read in self.mistakes.items():
@@ -516,7 +518,7 @@ def test_squared_difference_is_the_mean_over_entries(numbers):
     lists = sequences_of(numbers, [[12, 40]])
 
     class Soft(ReadsPixels):
-        def ordering(self, images):
+        def relaxed(self, images):
             return ns.RelaxedPermutation.from_dense(torch.tensor([[[0.3, 0.7], [0.6, 0.4]]]))
 
     expected = (0.3**2 + 0.3**2 + 0.4**2 + 0.4**2) / 4

@@ -20,8 +20,7 @@ from benchmarks import pages
 from neuralsort.experiments import cli
 from neuralsort.experiments.data import downloads, images
 from neuralsort.experiments.data.augmentation import Augmentation
-from neuralsort.experiments.data.digits import SPLITS
-from neuralsort.experiments.data.images import Images, load_images
+from neuralsort.experiments.data.images import SPLITS, Images, load_images
 from neuralsort.experiments.networks import embeddings
 from neuralsort.experiments.record import Line
 from neuralsort.experiments.reporting import figures, knn_tables, paper, report, summary, tables

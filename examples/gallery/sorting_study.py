@@ -17,8 +17,7 @@ from torch import nn
 
 import neuralsort.torch as ns
 from neuralsort.experiments.data.augmentation import jitter
-from neuralsort.experiments.data.digits import load_digits
-from neuralsort.experiments.data.numbers import Sequences
+from neuralsort.experiments.data.numbers import Sequences, load_digits
 from neuralsort.experiments.networks.readers import CellReader, PlaceSum
 
 QUICK = os.environ.get("NEURALSORT_GALLERY") == "quick"

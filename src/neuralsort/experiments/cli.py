@@ -15,7 +15,6 @@ from rich.markup import escape
 
 from neuralsort.play import play
 from neuralsort.runtime.files import Busy
-from neuralsort.runtime.process import restart_with_settings
 
 from .data import downloads
 from .quickstart import quickstart
@@ -173,8 +172,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0, 2 for options or data that cannot be, 130 after an interrupt.
     """
-    if arguments is None:
-        restart_with_settings()
     console = Console(stderr=True)
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
@@ -217,7 +214,3 @@ def _warn(
 
 def _is_about_memory(error: RuntimeError) -> bool:
     return "allocate" in str(error)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .numbers import join_cells, split_cells
+
 
 @dataclass(frozen=True)
 class Augmentation:
@@ -60,11 +62,6 @@ def _hidden(images: Tensor, size: int) -> Tensor:
     return images.masked_fill(inside, 0.0)
 
 
-def split_cells(images: Tensor, places: int) -> Tensor:
-    """`(..., height, l * width) -> (..., l, height, width)`: one image per digit."""
-    return images.unflatten(-1, (places, -1)).movedim(-2, -3)
-
-
 def jitter(
     images: Tensor,
     places: int,
@@ -97,7 +94,7 @@ def jitter(
     down = torch.addcmul(dy + cosine * y, sine, x)
     grid = torch.stack((across, down), -1)
     moved = F.grid_sample(flat, grid, align_corners=False).view(cells.shape)
-    return moved.movedim(-3, -2).flatten(-2)
+    return join_cells(moved)
 
 
 def _centres(side: int) -> Tensor:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from .digits import SPLITS
 from .downloads import DataError, data_directories
+from .images import SPLITS
 
 FOLDS = 5
 FEATURES = 46

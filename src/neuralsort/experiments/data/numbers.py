@@ -2,15 +2,64 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from .digits import Digits
+from .downloads import DataError
+from .images import CLASSES, load_images
 from .randomness import generator_for
 
 TEST_LISTS = 10_000
 VALIDATION_LISTS = 2_000
+
+DIGIT_SETS = ("digits", "mnist", "fashion-mnist")
+"""Sets of grey images of ten classes; those of clothes count as digits too."""
+
+
+@dataclass(frozen=True)
+class Digits:
+    """The images of one split, in the order of their classes.
+
+    Attributes:
+        images: `(N, height, width)` bytes.
+        starts: `(10,)`. Where each class begins.
+        counts: `(10,)`. How many images each class has.
+    """
+
+    images: Tensor
+    starts: Tensor
+    counts: Tensor
+
+    @classmethod
+    def of(cls, images: Tensor, labels: Tensor) -> "Digits":
+        """Arranges images by class."""
+        counts = torch.bincount(labels, minlength=CLASSES)
+        return cls(images[labels.argsort(stable=True)], counts.cumsum(0) - counts, counts)
+
+
+def load_digits(name: str, data_dir: Path | None = None) -> dict[str, Digits]:
+    """The three splits of a set of digits, as `load_images` makes them.
+
+    Args:
+        name: One of `DIGIT_SETS`.
+        data_dir: Where to look for files first.
+    """
+    if name not in DIGIT_SETS:
+        raise DataError(f"There is no data {name!r}. Choose one of: {', '.join(DIGIT_SETS)}.")
+    splits = load_images(name, data_dir)
+    return {split: Digits.of(one.pixels.squeeze(1), one.labels) for split, one in splits.items()}
+
+
+def split_cells(images: Tensor, places: int) -> Tensor:
+    """`(..., height, l * width) -> (..., l, height, width)`: one image per digit."""
+    return images.unflatten(-1, (places, -1)).movedim(-2, -3)
+
+
+def join_cells(cells: Tensor) -> Tensor:
+    """`(..., l, height, width) -> (..., height, l * width)`: digits side by side."""
+    return cells.movedim(-3, -2).flatten(-2)
 
 
 @dataclass(frozen=True)
@@ -73,8 +122,7 @@ class Sequences:
 
     def images(self) -> Tensor:
         """`(lists, n, height, l * width)` in [0, 1]: the digits of a number side by side."""
-        cells = self.digits.images[self.index]  # (lists, n, l, height, width)
-        return cells.movedim(-3, -2).flatten(-2).float() / 255
+        return join_cells(self.digits.images[self.index]).float() / 255
 
     def order(self) -> Tensor:
         """`(lists, n)`. What sorts each list, largest first; equal numbers stay in place."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .readers import channels_last
+from .readers import channels_last, convolution
 
 
 class PrincipalComponents(nn.Module):
@@ -106,7 +106,7 @@ class _Block(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
-        self.first = nn.Sequential(*convolution(inputs, outputs, stride))
+        self.first = nn.Sequential(*convolution(inputs, outputs, stride=stride))
         self.second = nn.Sequential(*convolution(outputs, outputs)[:-1])
         self.shortcut = nn.Identity()
         if stride != 1 or inputs != outputs:
@@ -248,12 +248,3 @@ class ConvolutionalAutoencoder(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Images, through the encoding and back."""
         return self.decoder(self.encoder(images))
-
-
-def convolution(inputs: int, outputs: int, stride: int = 1) -> list[nn.Module]:
-    """A 3 x 3 convolution, batch normalisation, rectification."""
-    return [
-        nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
-        nn.BatchNorm2d(outputs),
-        nn.ReLU(),
-    ]

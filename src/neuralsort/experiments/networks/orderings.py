@@ -31,10 +31,7 @@ def mixed(outputs: Tensor, which: Tensor | None) -> Tensor:
 
 
 class Ordering(nn.Module):
-    """Items `(B, n, ...)`, as its network takes them, to a relaxed permutation `(B, n, n)`.
-
-    `which`, `(L, n)`, makes L other lists of the same items. The network then looks at every item
-    once, however many lists it stands in.
+    """What a network says of the items of lists, to a relaxed permutation of each list.
 
     Args:
         network: Looks at one item at a time.
@@ -50,20 +47,26 @@ class Ordering(nn.Module):
         self.network = network
 
     def outputs(self, items: Tensor, which: Tensor | None = None) -> Tensor:
-        """`(L, n, outputs)`. What the network says of every item."""
+        """`(L, n, outputs)`. What the network says of every item; all else here takes that.
+
+        Args:
+            items: `(B, n, ...)`, as the network takes them.
+            which: `(L, n)` makes L other lists of the same items. The network looks at every item
+                once, however many lists it stands in.
+        """
         return mixed(self.network(items), which)
 
-    def forward(self, items: Tensor, which: Tensor | None = None) -> ns.RelaxedPermutation:
-        """Relaxes the descending sort of the items; nothing is sampled."""
+    def forward(self, outputs: Tensor) -> ns.RelaxedPermutation:
+        """`(L, n, n)`. Relaxes the descending sort of the items; nothing is sampled."""
         raise NotImplementedError
 
-    def expected(self, cost: Cost, items: Tensor, which: Tensor | None = None) -> Tensor:
+    def expected(self, cost: Cost, outputs: Tensor) -> Tensor:
         """`(L,)`. The cost to be made small in training, the mean over samples if there are any."""
-        return self.averaged(cost, items, which)
+        return self.averaged(cost, outputs)
 
-    def averaged(self, value: Cost, items: Tensor, which: Tensor | None = None) -> Tensor:
+    def averaged(self, value: Cost, outputs: Tensor) -> Tensor:
         """`(L,)`. A value of the permutation, the mean over samples if the method samples it."""
-        return value(self(items, which))
+        return value(self(outputs))
 
 
 class ByScore(Ordering):
@@ -76,20 +79,15 @@ class ByScore(Ordering):
         self.relax = relax
         self.tau = tau
 
-    def scores(self, items: Tensor, which: Tensor | None = None) -> Tensor:
-        """`(L, n)`."""
-        return self.outputs(items, which).squeeze(-1)
-
-    def forward(self, items: Tensor, which: Tensor | None = None) -> ns.RelaxedPermutation:
-        return self.relax(self.scores(items, which), tau=now(self.tau))
+    def forward(self, outputs: Tensor) -> ns.RelaxedPermutation:
+        return self.relax(outputs.squeeze(-1), tau=now(self.tau))
 
 
 class BySampledScore(ByScore):
     """Stochastic NeuralSort: scores are logits of Plackett-Luce, and samples of it are relaxed."""
 
-    def averaged(self, value: Cost, items: Tensor, which: Tensor | None = None) -> Tensor:
-        scores = self.scores(items, which)
-        tau = now(self.tau)
+    def averaged(self, value: Cost, outputs: Tensor) -> Tensor:
+        scores, tau = outputs.squeeze(-1), now(self.tau)
         return ns.estimators.relaxed_expectation(value, scores, tau=tau, samples=SAMPLES)
 
 
@@ -101,11 +99,11 @@ class ByScoreFunction(ByScore):
 
     needs_finite_costs = True
 
-    def forward(self, items: Tensor, which: Tensor | None = None) -> ns.RelaxedPermutation:
-        return self.relax(self.scores(items, which), tau=0.0)
+    def forward(self, outputs: Tensor) -> ns.RelaxedPermutation:
+        return self.relax(outputs.squeeze(-1), tau=0.0)
 
-    def expected(self, cost: Cost, items: Tensor, which: Tensor | None = None) -> Tensor:
-        scores = self.scores(items, which)
+    def expected(self, cost: Cost, outputs: Tensor) -> Tensor:
+        scores = outputs.squeeze(-1)
         return ns.estimators.score_function_expectation(cost, scores, samples=SAMPLES)
 
 
@@ -116,12 +114,12 @@ class BySinkhorn(Ordering):
         super().__init__(network(n))
         self.tau = tau
 
-    def logits(self, items: Tensor, which: Tensor | None = None) -> Tensor:
+    def logits(self, outputs: Tensor) -> Tensor:
         """`(L, n, n)`. Row = position, column = item."""
-        return self.outputs(items, which).mT
+        return outputs.mT
 
-    def forward(self, items: Tensor, which: Tensor | None = None) -> ns.RelaxedPermutation:
-        return ns.sinkhorn(self.logits(items, which), tau=now(self.tau))
+    def forward(self, outputs: Tensor) -> ns.RelaxedPermutation:
+        return ns.sinkhorn(self.logits(outputs), tau=now(self.tau))
 
 
 class ByItemSinkhorn(BySinkhorn):
@@ -130,15 +128,15 @@ class ByItemSinkhorn(BySinkhorn):
     There item i of the list names the item that belongs at place i, though it sees none but itself.
     """
 
-    def logits(self, items: Tensor, which: Tensor | None = None) -> Tensor:
-        return self.outputs(items, which)
+    def logits(self, outputs: Tensor) -> Tensor:
+        return outputs
 
 
 class ByGumbelSinkhorn(BySinkhorn):
     """Sinkhorn of a matrix under Gumbel noise."""
 
-    def averaged(self, value: Cost, items: Tensor, which: Tensor | None = None) -> Tensor:
-        logits = self.logits(items, which)
+    def averaged(self, value: Cost, outputs: Tensor) -> Tensor:
+        logits = self.logits(outputs)
         return value(ns.gumbel_sinkhorn(logits, tau=now(self.tau), samples=SAMPLES)).mean(0)
 
 
@@ -155,8 +153,7 @@ class ByRows(Ordering):
             nn.Linear(n * n, n * n),
         )
 
-    def forward(self, items: Tensor, which: Tensor | None = None) -> ns.RelaxedPermutation:
-        outputs = self.outputs(items, which)
+    def forward(self, outputs: Tensor) -> ns.RelaxedPermutation:
         n = outputs.shape[-2]
         joined = self.layers(outputs.flatten(-2)).unflatten(-1, (n, n))
         return ns.RelaxedPermutation.from_dense(joined.softmax(-1))

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from ..data.augmentation import split_cells
+from ..data.numbers import split_cells
 
 
 class PaperNetwork(nn.Module):
@@ -183,17 +183,18 @@ def _large(height: int, width: int) -> tuple[list[nn.Module], int]:
 def _small(height: int, width: int) -> tuple[list[nn.Module], int]:
     """Features of digits of 8 x 8 or so, and how many."""
     layers = [
-        *_convolution(1, 16, kernel=5, stride=1),
-        *_convolution(16, 32, kernel=3, stride=2),
-        *_convolution(32, 64, kernel=3, stride=1),
+        *convolution(1, 16, kernel=5, stride=1),
+        *convolution(16, 32, kernel=3, stride=2),
+        *convolution(32, 64, kernel=3, stride=1),
         nn.MaxPool2d(2),
     ]
     return layers, 64 * (height // 4) * (width // 4)
 
 
-def _convolution(inputs: int, outputs: int, *, kernel: int, stride: int) -> tuple[nn.Module, ...]:
-    convolution = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False)
-    return convolution, nn.BatchNorm2d(outputs), nn.ReLU()
+def convolution(inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> list[nn.Module]:
+    """A convolution, batch normalisation, rectification."""
+    layer = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False)
+    return [layer, nn.BatchNorm2d(outputs), nn.ReLU()]
 
 
 def channels_last(layers: nn.Module) -> nn.Module:

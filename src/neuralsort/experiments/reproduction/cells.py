@@ -15,11 +15,11 @@ from neuralsort.runtime import files
 from ..networks.orderings import BASELINES, NEURALSORT, WITHOUT_TAU
 from ..record import Line
 from ..studies import STUDIES
-from ..studies.config import StudyConfig
 from ..studies.knn import KNNConfig
 from ..studies.median import MedianConfig
 from ..studies.running import MODEL, finished, run, told
 from ..studies.sorting import SortConfig
+from ..studies.study import StudyConfig
 from ..training.plan import Plan
 
 Data = Literal["digits", "mnist", "fashion-mnist", "cifar10"]

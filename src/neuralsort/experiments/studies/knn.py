@@ -15,10 +15,9 @@ from ..data.randomness import generator_for, seed_for
 from ..networks import embeddings
 from ..networks.orderings import NEURALSORT, Tau
 from ..training.plan import ConfigError, Plan
-from .config import StudyConfig
 from .intervals import wilson
 from .objectives import Classification, Fixed, NeighbourLoss, Reconstruction
-from .study import Tested
+from .study import StudyConfig, Tested
 from .votes import KS, Votes, embed, pictures, project
 
 UNTRAINED = ("pixels", "pca")
@@ -244,10 +243,6 @@ class KNNStudy:
             "samples": self._samples(config),
             "index": "all training images",
         }
-
-    def resized(self, config: KNNConfig, model: Any, n: int) -> KNNConfig:
-        """There is nothing to resize."""
-        raise ConfigError(f"A kNN run has no lists to test at another length, got --n {n}.")
 
     # -- networks ----------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -11,13 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from ..data.augmentation import jitter
-from ..data.digits import Digits, load_digits
-from ..data.numbers import TEST_LISTS, VALIDATION_LISTS, Sequences
+from ..data.numbers import TEST_LISTS, VALIDATION_LISTS, Digits, Sequences, load_digits
 from ..data.randomness import generator_for
 from ..networks.orderings import WITHOUT_TAU, Network
 from ..networks.readers import CellReader, PaperNetwork, PlaceSum
 from ..training.plan import ConfigError, Plan
-from .config import StudyConfig
+from .study import StudyConfig
 
 PAPER_TAUS = (1.0, 2.0, 4.0, 8.0, 16.0)
 """The grid that the paper's temperature is chosen from."""
@@ -120,15 +119,6 @@ class ListStudy:
             "network": "CellReader" if config.recipe == "fast" else "PaperNetwork",
             "augmentation": moved if config.jittered_places else {},
         }
-
-    def resized(self, config: ListConfig, model: Any, n: int) -> ListConfig:
-        """The same for lists of another length, where the method takes any."""
-        if n != config.n and not model.any_length:
-            raise ConfigError(
-                f"{config.method} was trained for lists of {config.n} and takes no others, got "
-                f"--n {n}. Train it at that length."
-            )
-        return replace(config, n=n)
 
 
 class ListModel(nn.Module):

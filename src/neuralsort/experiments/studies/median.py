@@ -7,8 +7,7 @@ import torch
 import tyro
 from torch import Tensor, nn
 
-from ..data.digits import Digits
-from ..data.numbers import Sequences
+from ..data.numbers import Digits, Sequences
 from ..data.randomness import seed_for
 from ..networks import orderings
 from ..networks.readers import Gain
@@ -41,7 +40,7 @@ class MedianConfig(ListConfig):
 
 
 class Predictor(nn.Module):
-    """Items `(B, n, ...)` to a median `(B,)`, scaled; `which` as in `orderings.Ordering`."""
+    """Items `(B, n, ...)` to a median `(B,)`, scaled; `which` as in `Ordering.outputs`."""
 
     any_length = False
     """Whether lists of any length will do, whatever the length it was trained at."""
@@ -71,12 +70,13 @@ class SortedMedian(Predictor):
 
     def loss(self, items: Tensor, target: Tensor, which: Tensor | None = None) -> Tensor:
         """`(L,)`. The expected squared error."""
-        middle = self._middle(items, which)
-        return self.ordering.expected(lambda P: (middle(P) - target).square(), items, which)
+        middle, outputs = self._middle(items, which), self.ordering.outputs(items, which)
+        return self.ordering.expected(lambda P: (middle(P) - target).square(), outputs)
 
     def forward(self, items: Tensor, which: Tensor | None = None) -> Tensor:
         """`(L,)`. The prediction, averaged over samples for the methods that sample."""
-        return self.ordering.averaged(self._middle(items, which), items, which)
+        middle, outputs = self._middle(items, which), self.ordering.outputs(items, which)
+        return self.ordering.averaged(middle, outputs)
 
 
 class VanillaMedian(Predictor):

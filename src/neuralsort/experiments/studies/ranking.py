@@ -21,9 +21,8 @@ from ..data.letor import FEATURES, FOLDS, Queries, load_fold
 from ..data.randomness import generator_for
 from ..networks.orderings import Tau, now
 from ..training.plan import ConfigError, Plan
-from .config import StudyConfig
 from .intervals import bootstrap
-from .study import Tested
+from .study import StudyConfig, Tested
 
 SELECTED_BY = "ndcg@10"
 
@@ -31,31 +30,27 @@ Loss = Callable[[Tensor, Tensor, Tensor, Tensor, float | Tensor], Tensor]
 """`loss(scores, relevance, order, mask, tau)`: `order` breaks ties of relevance at random."""
 
 
+def _by_relevance(loss: Callable[..., Tensor], **options: Any) -> Loss:
+    return lambda s, r, order, mask, tau: loss(s, r, tau=tau, mask=mask, **options)
+
+
 LOSSES: Mapping[str, Loss] = MappingProxyType(
     {
-        "neural_ndcg": lambda s, r, order, mask, tau: ns.neural_ndcg(
-            s, r, tau=tau, k=10, mask=mask
-        ),
-        "approx_ndcg": lambda s, r, order, mask, tau: ns.approx_ndcg(s, r, tau=tau, mask=mask),
+        "neural_ndcg": _by_relevance(ns.neural_ndcg, k=10),
+        "approx_ndcg": _by_relevance(ns.approx_ndcg),
         "permutation_cross_entropy": lambda s, r, order, mask, tau: ns.permutation_cross_entropy(
             ns.neuralsort(s, tau=tau, mask=mask), order, mask=mask
         ),
         "plackett_luce_nll": lambda s, r, order, mask, tau: ns.plackett_luce_nll(
             s / tau, order, mask=mask
         ),
-        "spearman_loss": lambda s, r, order, mask, tau: ns.spearman_loss(s, r, tau=tau, mask=mask),
-        "kendall_loss": lambda s, r, order, mask, tau: ns.kendall_loss(s, r, tau=tau, mask=mask),
-        "ranknet_loss": lambda s, r, order, mask, tau: ns.ranknet_loss(s, r, tau=tau, mask=mask),
-        "listnet_loss": lambda s, r, order, mask, tau: ns.listnet_loss(s, r, tau=tau, mask=mask),
-        "lambda_loss": lambda s, r, order, mask, tau: ns.lambda_loss(
-            s, r, tau=tau, k=10, mask=mask
-        ),
-        "smooth_ap_loss": lambda s, r, order, mask, tau: ns.smooth_ap_loss(
-            s, r, tau=tau, mask=mask
-        ),
-        "recall_at_k_loss": lambda s, r, order, mask, tau: ns.recall_at_k_loss(
-            s, r, k=(1, 5, 10), tau=tau, mask=mask
-        ),
+        "spearman_loss": _by_relevance(ns.spearman_loss),
+        "kendall_loss": _by_relevance(ns.kendall_loss),
+        "ranknet_loss": _by_relevance(ns.ranknet_loss),
+        "listnet_loss": _by_relevance(ns.listnet_loss),
+        "lambda_loss": _by_relevance(ns.lambda_loss, k=10),
+        "smooth_ap_loss": _by_relevance(ns.smooth_ap_loss),
+        "recall_at_k_loss": _by_relevance(ns.recall_at_k_loss, k=(1, 5, 10)),
         "topk_cross_entropy": lambda s, r, order, mask, tau: ns.topk_cross_entropy(
             s, order[..., 0], k={1: 0.5, min(5, s.shape[-1]): 0.5}, tau=tau, mask=mask
         ),
@@ -322,7 +317,3 @@ class RankStudy:
         if config.method == "lambdamart":
             return {"network": "LambdaMART", "augmentation": {}}
         return {"network": f"two layers of {WIDTH}, dropout {DROPOUT}", "augmentation": {}}
-
-    def resized(self, config: RankConfig, model: Any, n: int) -> RankConfig:
-        """There is nothing to resize."""
-        raise ConfigError(f"A run on rankings has no lists of another length, got --n {n}.")

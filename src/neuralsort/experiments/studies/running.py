@@ -25,8 +25,7 @@ from ..record import Line
 from ..training import checkpoint
 from ..training.plan import ConfigError, Plan
 from ..training.trainer import Diverged, State, Task, Trainer, differences, make_fabric
-from .config import StudyConfig
-from .study import Study
+from .study import Study, StudyConfig
 
 MODEL = "model.safetensors"
 """The best parameters of a finished run, with its line in the header."""
@@ -171,7 +170,7 @@ def evaluate(
             f"{path} does not hold a finished run of this version: {error}. Train it again."
         ) from None
     where = environment()
-    for one in [study.resized(config, model, n) for n in lengths] or [config]:
+    for one in [_resized(config, model, n) for n in lengths] or [config]:
         tested = study.test(one, model, splits)
         new = replace(
             line,
@@ -184,6 +183,18 @@ def evaluate(
         )
         record.append(config.results / f"{study.name}.jsonl", new)
         yield new
+
+
+def _resized(config: Any, model: Any, n: int) -> Any:
+    """The options for testing a model on lists of another length, where its method takes any."""
+    if "n" not in config.sizes:
+        raise ConfigError(f"This run has no lists to test at another length, got --n {n}.")
+    if n != config.n and not model.any_length:
+        raise ConfigError(
+            f"{config.method} was trained for lists of {config.n} and takes no others, got --n {n}."
+            " Train it at that length."
+        )
+    return replace(config, n=n)
 
 
 @dataclass

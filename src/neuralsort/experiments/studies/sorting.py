@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 import neuralsort.torch as ns
 
-from ..data.digits import Digits
 from ..data.images import png
-from ..data.numbers import Sequences
+from ..data.numbers import Digits, Sequences
 from ..data.randomness import generator_for
 from ..networks import orderings
 from ..networks.readers import PaperNetwork
@@ -79,11 +78,12 @@ class SortModel(ListModel):
             rows = P.log_prob(order) + torch.tensor(1 - self.chance).log()
             return -torch.logaddexp(rows, log_chance).mean(-1)
 
-        return self.ordering.expected(cost, self.read(images), which).mean()
+        outputs = self.ordering.outputs(self.read(images), which)
+        return self.ordering.expected(cost, outputs).mean()
 
-    def relaxed(self, images: Tensor) -> ns.RelaxedPermutation:
-        """The relaxed order of the images."""
-        return self.ordering(self.reader(images))
+    def relaxed(self, items: Tensor) -> ns.RelaxedPermutation:
+        """The relaxed order of what the reader made of images."""
+        return self.ordering(self.ordering.outputs(items))
 
 
 class SortTask(SequenceTask):
@@ -194,7 +194,7 @@ def outcomes(model: SortModel, sequences: Sequences, lists: int = 50) -> dict[st
         "squared_difference": [],
     }
     for chunk, read in readings(model, sequences, lists):
-        dense = model.ordering(read).to_dense().cpu()
+        dense = model.relaxed(read).to_dense().cpu()
         items = dense.argmax(-1)
         right = chunk.values.gather(-1, items) == chunk.values.sort(-1, descending=True).values
         hard = torch.nn.functional.one_hot(items, items.shape[-1])
@@ -206,7 +206,8 @@ def outcomes(model: SortModel, sequences: Sequences, lists: int = 50) -> dict[st
 
 def examples(model: SortModel, sequences: Sequences) -> list[dict[str, Any]]:
     """A few lists with their images, for people to look at."""
-    items = model.relaxed(images_for(model, sequences)).to_dense().argmax(-1).tolist()
+    read = model.reader(images_for(model, sequences))
+    items = model.relaxed(read).to_dense().argmax(-1).tolist()
     return [
         {
             "values": values,

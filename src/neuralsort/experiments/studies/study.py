@@ -1,11 +1,149 @@
-"""What a study is, to whatever runs it."""
+"""What a study is, to whatever runs it: its options, its task and its test."""
 
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+import math
+import shlex
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol
 
-from ..training.plan import Plan
+import neuralsort.torch as ns
+
+from ..training.plan import ConfigError, Plan
 from ..training.trainer import Task
-from .config import StudyConfig
+
+ANNEALED = 4.0
+"""Annealing starts at so many times tau, and ends at one part in so many."""
+
+ELSEWHERE = ("data_dir", "run", "results", "checkpoint_seconds", "tensorboard")
+"""Options that say where things are, and change no number."""
+
+
+@dataclass(frozen=True)
+class StudyConfig:
+    """Options of a run of any study, checked before any work is done."""
+
+    data: str = "digits"
+    """Source of the images."""
+    method: str = "neuralsort"
+    """What is trained."""
+    recipe: str = "fast"
+    """How it is trained."""
+    tau: tuple[float, ...] = ()
+    """Temperatures to try; the best on validation is tested. None given: the recipe's."""
+    temperature: Literal["fixed", "annealed", "learned"] = "fixed"
+    """Whether tau stays, falls from four times to a quarter of it, or is where learning starts."""
+    steps: int | None = None
+    """Training steps. Not given: the recipe's."""
+    batch: int | None = None
+    """Lists or images in a batch, over all processes. Not given: the recipe's."""
+    lr: float | None = None
+    """Learning rate, or the peak of it. Not given: the recipe's."""
+    patience: int | None = None
+    """Validations without a better one before stopping, 0 for never. Not given: the recipe's."""
+    threads: int | None = None
+    """Threads of the arithmetic, which change its rounding. Not given: the recipe's."""
+    seed: int = 0
+    """Seed of parameters, batches and noise. The test set is the same for every seed."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "cpu"
+    """Where to train."""
+    precision: Literal["32-true", "64-true", "bf16-mixed"] = "32-true"
+    """Floating-point precision of the network."""
+    data_dir: Path | None = None
+    """Folder with the data; else NEURALSORT_DATA, else the user's cache and a download."""
+    run: Path | None = None
+    """Folder of checkpoints; the same command goes on from them. Not given: a name under runs/."""
+    results: Path = Path("results")
+    """Folder of the result lines."""
+    checkpoint_seconds: float = 60.0
+    """Time between checkpoints."""
+    tensorboard: bool = False
+    """Write TensorBoard logs into the folder of checkpoints."""
+
+    sizes: ClassVar[tuple[str, ...]] = ()
+    """The options, besides those of every study, that make a run this run."""
+    of_plan: ClassVar[tuple[str, ...]] = ("steps", "batch", "lr", "patience", "threads")
+    """The options that stand in for a part of the recipe's plan."""
+    positive: ClassVar[tuple[str, ...]] = ("steps", "batch", "threads")
+    """The options that are counts."""
+
+    def __post_init__(self) -> None:
+        for name in (*self.sizes, *self.positive):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, got {value}.")
+        if self.lr is not None and not (self.lr > 0 and math.isfinite(self.lr)):
+            raise ConfigError(f"--lr must be a positive number, got {self.lr}.")
+        for name in ("patience", "checkpoint_seconds"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise ConfigError(f"--{name.replace('_', '-')} must not be negative, got {value}.")
+        for tau in self.tau:
+            if not (tau > 0 and math.isfinite(tau)):
+                raise ConfigError(f"--tau must be positive numbers, got {tau}.")
+        for name, path in (("run", self.run), ("results", self.results)):
+            if path is not None and path.exists() and not path.is_dir():
+                raise ConfigError(f"--{name} must be a folder, but {path} is a file.")
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The options that make a run this run, and head its line."""
+        names = ("method", "data", "recipe", "seed", "precision")
+        sizes = {name: getattr(self, name) for name in self.sizes}
+        return {name: getattr(self, name) for name in names} | {"sizes": sizes}
+
+    @property
+    def tempering(self) -> dict[str, str]:
+        """What a line says of temperatures that do not stay; of others, nothing, as ever."""
+        return {} if self.temperature == "fixed" else {"temperature": self.temperature}
+
+    def tempered(self, tau: float, plan: Plan) -> float | ns.nn.Temperature:
+        """The temperature of a training that is to be had at `tau`."""
+        if self.temperature == "fixed":
+            return tau
+        if self.temperature == "learned":
+            return ns.nn.Temperature(tau, learnable=True)
+        return ns.nn.Temperature(ANNEALED * tau, end=tau / ANNEALED, steps=plan.steps)
+
+    def adjusted(self, plan: Plan) -> Plan:
+        """The recipe's plan, with what the options say instead."""
+        plan = replace(plan, **self._given)
+        # Short runs have a learning curve as well.
+        return replace(plan, validate_every=min(plan.validate_every, -(-plan.steps // 5)))
+
+    @property
+    def _given(self) -> dict[str, Any]:
+        """What the options say in place of the recipe's plan."""
+        given = {name: getattr(self, name) for name in self.of_plan}
+        return {name: value for name, value in given.items() if value is not None}
+
+    @property
+    def shown(self) -> str:
+        """The name of the size that people tell runs apart by."""
+        return self.sizes[0]
+
+    def folder(self, study: str) -> Path:
+        """Where the run is kept: a name says what it is, and what is not as in the recipe."""
+        first = f"{self.shown}{getattr(self, self.shown)}"
+        name = f"{study}-{self.data}-{self.method}-{first}-{self.recipe}-seed{self.seed}"
+        usual = {one.name: one.default for one in fields(self)}
+        sizes = {key: getattr(self, key) for key in self.sizes[1:]}
+        sizes = {key: value for key, value in sizes.items() if value != usual[key]}
+        changed = [f"{key}{value:g}" for key, value in (sizes | self._given).items()]
+        changed += ["-".join(["tau", *(f"{tau:g}" for tau in self.tau)])] if self.tau else []
+        changed += [self.temperature] if self.temperature != "fixed" else []
+        changed += [self.precision] if self.precision != usual["precision"] else []
+        return self.run or Path("runs") / "-".join([name, *changed])
+
+    def command(self, study: str) -> str:
+        """What to type to do this run again, wherever data, runs and results are."""
+        words = ["neuralsort", "train", study]
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if option.name in ELSEWHERE or value == option.default:
+                continue
+            words.append(f"--{option.name.replace('_', '-')}")
+            words += map(str, value) if isinstance(value, tuple) else [str(value)]
+        return shlex.join(words)
 
 
 @dataclass
@@ -64,8 +202,4 @@ class Study(Protocol):
 
     def facts(self, config: Any) -> dict[str, Any]:
         """What the line says of the run besides options and plan."""
-        ...
-
-    def resized(self, config: Any, model: Any, n: int) -> Any:
-        """The options for testing a model on lists of another length."""
         ...
