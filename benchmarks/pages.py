@@ -27,12 +27,14 @@ from neuralsort.experiments.record import read as read_files
 from neuralsort.experiments.reporting import paper
 from neuralsort.experiments.reporting.list_tables import MEDIAN, SORT, Kind, Number
 from neuralsort.experiments.reporting.selection import (
-    Budget,
+    PLACES,
+    budgets,
     comparable,
-    is_search,
+    grouped,
     per_fold,
     per_seed,
     preferred,
+    within,
 )
 from neuralsort.experiments.reporting.tables import name as in_print
 from neuralsort.experiments.reporting.tables import place
@@ -92,24 +94,22 @@ def prices(measurements: Iterable[Measurement]) -> str:
 
 def learned(lines: Iterable[Line]) -> str:
     """What each method of the study of sorting learned from lists of five numbers of MNIST."""
-    found: dict[tuple[Budget, str], list[Line]] = {}
-    for line in lines:
-        if (
-            line.data == "mnist"
-            and line.tested_as_trained
-            and line.train_n == 5
-            and not is_search(line)
-        ):
-            found.setdefault((Budget.of(line), line.method), []).append(line)
+    mine = [
+        line
+        for line in lines
+        if (line.data, line.sizes["places"]) == ("mnist", PLACES)
+        and line.sizes["n"] == line.train_n == 5
+    ]
     rows = []
-    for (budget, method), several in found.items():
-        runs = per_seed(several)
-        exact, places = (
-            mean(run.metrics[name] for run in runs) for name in ("exact_match", "element_wise")
-        )
-        told = f"{budget.steps:,}", f"{budget.overlap}", f"{len(runs)}"
-        row = f"`{method}`", budget.recipe, *told, f"{exact:.3f}", f"{places:.3f}"
-        rows.append(((budget.recipe, -budget.overlap, -budget.steps, -exact), row))
+    for budget in budgets(mine):
+        for method, cell in grouped(within(mine, budget), lambda line: line.method).items():
+            runs = per_seed(cell)
+            exact, places = (
+                mean(run.metrics[name] for run in runs) for name in ("exact_match", "element_wise")
+            )
+            told = f"{budget.steps:,}", f"{budget.overlap}", f"{len(runs)}"
+            row = f"`{method}`", budget.recipe, *told, f"{exact:.3f}", f"{places:.3f}"
+            rows.append(((budget.recipe, -budget.overlap, -budget.steps, -exact), row))
     header = ("method", "recipe", "steps", "overlap", "seeds", "exact match", "element-wise")
     return markdown(header, [row for _, row in sorted(rows)])
 

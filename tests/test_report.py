@@ -123,6 +123,42 @@ def test_methods_are_compared_under_one_plan_at_each_length():
     assert within([*more, *usual], budget) == [more[1], *usual]
     threads = with_plan(usual[0], threads=2)
     assert within([threads, *usual], budget) == [threads, *usual]
+    # Tests at other lengths, and more seeds, do not make one run the usual one.
+    odd = [with_plan(fake_line(seed=seed), lr=9.0) for seed in range(4)]
+    odd += [replace(odd[0], sizes=odd[0].sizes | {"n": n}) for n in (3, 7, 9)]
+    assert within([*usual, *odd], budget) == usual
+    assert within([*odd, usual[0]], budget) == odd
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"precision": "bf16-mixed"},
+        {"sizes": {"n": 5, "places": 4, "test_lists": 3}},
+        {"config": fake_line().config | {"temperature": "learned"}},
+        {"config": fake_line().config | {"processes": 2}},
+    ],
+)
+def test_a_method_with_other_options_than_most_is_not_compared(options):
+    odd = fake_line("gumbel_sinkhorn", exact=1.0, **options)
+    lines = [odd, fake_line(), fake_line("vanilla", exact=0.5), fake_line("sinkhorn", exact=0.5)]
+    (budget,) = budgets(lines)
+    assert within(lines, budget) == lines[1:]
+    assert summary.compare(lines, "sort", "exact_match", larger=True) == []
+    (_, *others) = tables.runs_table(lines).rows
+    assert all(row[8] != tables.runs_table([odd]).rows[0][8] for row in others)
+
+
+def test_of_several_settings_with_as_many_seeds_the_last_one_counts():
+    one, other = (with_plan(fake_line(), lr=lr) for lr in (1.0, 2.0))
+    assert per_seed([one, other, one]) == [one]
+    assert chosen([one, other, one]) == [other, one]
+    threads = with_plan(fake_line(seed=1), threads=2)
+    assert per_seed([fake_line(), threads]) == [fake_line(), threads]
+    plain = with_plan(fake_line(seed=1), overlap=1)
+    assert per_seed([fake_line(), plain]) == [fake_line(), plain]
+    network = fake_line(seed=1, digests={"network": "another"})
+    assert per_seed([fake_line(), network]) == [network]
 
 
 def test_runs_of_different_budgets_are_never_compared():
@@ -233,8 +269,18 @@ def test_the_summary_says_how_gradients_vary_with_the_temperature():
         for tau, value in ((1.0, -3.0), (2.0, -2.0), (4.0, -4.0), (8.0, -5.0), (16.0, -6.0))
     ]
     sweep = fake_line(trials=trials, config=fake_line().config | {"taus": [1, 2, 4, 8, 16]})
-    shorter = replace(sweep, sizes=sweep.sizes | {"n": 3}, trials=trials[2:] + trials[:1])
-    (table,) = summary.summaries([sweep, shorter])
+    shorter = replace(
+        sweep,
+        sizes=sweep.sizes | {"n": 3},
+        trials=trials[2:] + trials[:1],
+        config=sweep.config | {"train_n": 3},
+    )
+    others = [
+        replace(sweep, sizes=sweep.sizes | {"n": 9}),  # tested again, at another length
+        replace(sweep, seed=1),
+        replace(sweep, config=sweep.config | {"temperature": "annealed"}),
+    ]
+    (table,) = summary.summaries([sweep, shorter, *others])
     ((claim, here, sure),) = table.rows
     assert "temperature" in claim[0]
     ends = "-3.0 to -6.0 (tau 1 to 16)"

@@ -109,10 +109,17 @@ class Line:
 
     @property
     def settings(self) -> str:
-        """All that was chosen but the seed: lines that share it are seeds of one thing."""
+        """All that was chosen but the seed: lines that share it are seeds of one thing.
+
+        Of the plan all but the number of threads, which changes its rounding alone.
+        """
         options = {name: one for name, one in self.config.items() if name not in MEASURED}
+        plan = {"overlap": 1} | self.config.get("plan", {})  # early versions knew no other
+        plan.pop("threads", None)
         names = ("study", "method", "data", "recipe", "sizes", "precision")
-        chosen = {name: getattr(self, name) for name in names} | {"config": options}
+        chosen = {name: getattr(self, name) for name in names}
+        chosen["config"] = {"processes": 1} | options | {"plan": plan}
+        chosen["digests"] = {name: self.digests.get(name) for name in ("data", "network")}
         return json.dumps(chosen, sort_keys=True)
 
     @property

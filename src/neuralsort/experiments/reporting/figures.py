@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 from ..networks.orderings import NEURALSORT
 from ..record import Line
+from .selection import PLACES, sweeps
 from .tables import name
 
 COLOURS = plt.get_cmap("tab10").colors  # pyright: ignore[reportAttributeAccessIssue]
@@ -37,7 +38,13 @@ CLASSES = {
 
 
 def learning_curves(lines: Sequence[Line], study: str, path: Path) -> Path | None:
-    """Validation against steps, one panel per size that was trained."""
+    """Validation against steps, one panel per size that was trained.
+
+    Args:
+        lines: One for each seed of a cell.
+        study: Whose of them.
+        path: Where to draw.
+    """
     lines = [line for line in lines if line.study == study and line.trials[0]["history"]]
     lengths = sorted({_trained(line) for line in lines})
     if not lengths:
@@ -47,10 +54,8 @@ def learning_curves(lines: Sequence[Line], study: str, path: Path) -> Path | Non
     methods = sorted({(line.method, line.recipe) for line in lines})
     for axes, n in zip(panels, lengths, strict=True):
         seen = set()
-        for line in lines:
+        for line in [line for line in lines if _trained(line) == n]:
             key = (line.method, line.recipe)
-            if _trained(line) != n or (*key, line.seed) in seen:
-                continue  # the same training, tested at another length
             history = next(t["history"] for t in line.trials if t["tau"] == line.tau)
             axes.plot(
                 [one["step"] for one in history],
@@ -58,38 +63,41 @@ def learning_curves(lines: Sequence[Line], study: str, path: Path) -> Path | Non
                 color=COLOURS[methods.index(key) % len(COLOURS)],
                 marker="o",
                 markersize=3,
-                label=None if key in {one[:2] for one in seen} else f"{name(key[0])}, {key[1]}",
+                label=None if key in seen else f"{name(key[0])}, {key[1]}",
             )
-            seen.add((*key, line.seed))
-        size = "k" if study == "knn" else "n"
-        axes.set(title=f"{size} = {n}", xlabel="step", ylabel=f"{label} (validation)")
+            seen.add(key)
+        axes.set(title=_size(*n), xlabel="step", ylabel=f"{label} (validation)")
         if study == "median":
             axes.set_yscale("log")
         axes.legend(frameon=False, fontsize=7)
     return _save(figure, path)
 
 
-def _trained(line: Line) -> int:
-    return line.sizes["k"] if line.study == "knn" else line.train_n or 0
+def _trained(line: Line) -> tuple[str, int, int]:
+    """The neighbours that the loss counted; or how long lists were, and of how many digits."""
+    if line.study == "knn":
+        return "k", line.sizes["k"], PLACES
+    return "n", line.train_n or 0, line.sizes["places"]
+
+
+def _size(name: str, size: int, places: int) -> str:
+    return f"{name} = {size}" + ("" if places == PLACES else f", numbers of {places} digits")
 
 
 def gradient_variance(lines: Sequence[Line], path: Path) -> Path | None:
     """Log-variance of gradient entries during training; and at its end, against temperature.
 
-    Of the runs of a kind it is the one of the most temperatures, and of those the longest; where
-    there are runs at several temperatures, those at one are left out.
+    Where there are runs at several temperatures, those at one are left out.
     """
     runs: dict[str, list[tuple[float, list[dict[str, float]]]]] = {}
-    for line in sorted(lines, key=lambda line: (len(line.trials), line.steps)):
-        if line.study != "sort" or line.method not in NEURALSORT:
-            continue
+    for line in [line for line in sweeps(lines) if line.method in NEURALSORT]:
         curves = [
             (trial["tau"], [one for one in trial["history"] if one["log_variance"] is not None])
             for trial in line.trials
         ]
         curves = sorted((tau, points) for tau, points in curves if points)
-        if curves and line.tested_as_trained and line.seed == 0:
-            runs[f"{name(line.method)}, n = {line.sizes['n']}, {line.recipe}"] = curves
+        if curves:
+            runs[f"{name(line.method)}, {_size(*_trained(line))}, {line.recipe}"] = curves
     several = {title: curves for title, curves in runs.items() if len(curves) > 1}
     runs = several or runs
     if not runs:

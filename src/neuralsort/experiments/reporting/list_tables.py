@@ -171,7 +171,7 @@ def _trained(runs: Sequence[Line]) -> list[str]:
 
 def choices_table(lines: Sequence[Line], data: str) -> Table:
     """The temperatures that short runs chose for longer ones, and how each did on validation."""
-    mine = [line for line in lines if line.data == data]
+    mine = [line for line in lines if line.data == data and line.tested_as_trained]
     used = {_kind_of(line) for line in mine if not is_search(line)}
     found = [line for line in mine if is_search(line) and _kind_of(line) in used]
     found.sort(key=lambda x: (x.recipe, x.study, place(x.method), x.sizes["n"], x.plan["steps"]))
@@ -198,4 +198,4 @@ def choices_table(lines: Sequence[Line], data: str) -> Table:
 
 def _kind_of(line: Line) -> tuple:
     """What a search and the runs that use its choice share."""
-    return line.study, line.method, line.recipe, line.sizes["n"], line.tau
+    return line.study, line.method, line.recipe, line.tau, line.precision, tuple(line.sizes.items())

@@ -1,7 +1,6 @@
 """The report: static HTML and Markdown from lines of results. It never trains."""
 
 import re
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ from ..training.plan import ConfigError
 from . import figures, tables
 from .knn_tables import knn_by_k_table, knn_table
 from .list_tables import DIFFERENCE, MEDIAN, SORT, choices_table, list_table
-from .selection import budgets, chosen, main_runs, preferred, within
+from .selection import budgets, chosen, grouped, in_cells, main_runs, preferred, within
 from .summary import summaries
 from .tables import Table
 
@@ -158,7 +157,7 @@ def _list_sections(lines: Sequence[Line], data: str, out: Path) -> list[Section]
 def _list_figures(lines: Sequence[Line], data: str, out: Path) -> list[Figure]:
     """Of every recipe the budget with the most cells; each run at the length it was trained at."""
     recipes = sorted({line.recipe for line in lines})
-    shown = [line for recipe in recipes for line in main_runs(lines, recipe)]
+    shown = [line for recipe in recipes for line in in_cells(main_runs(lines, recipe))]
     folder = out / "figures"
     drawn = [
         (
@@ -207,9 +206,7 @@ def _neighbours_section(lines: Sequence[Line], out: Path) -> Section:
     drawn: list[tuple[Path | None, str]] = []
     for data in sorted({line.data for line in lines}):
         mine = [line for line in lines if line.data == data]
-        kinds: dict[tuple, list[Line]] = defaultdict(list)
-        for line in mine:
-            kinds[line.method, line.recipe, line.sizes["k"]].append(line)
+        kinds = grouped(mine, lambda line: (line.method, line.recipe, line.sizes["k"]))
         shown = [line for kind in kinds.values() for line in preferred(kind)]
         curves = figures.learning_curves(shown, "knn", folder / f"{data}-knn-learning.png")
         drawn.append((curves, f"{data}: accuracy on validation images during training."))

@@ -1,10 +1,10 @@
 """Which lines of results count, and which of them may be compared."""
 
 import json
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ..record import Line
 
@@ -17,17 +17,26 @@ RECIPES = {
 PLACES = 4
 """Digits of the paper's numbers."""
 
-T = TypeVar("T")
+K = TypeVar("K")
 
 
-def last_of(most: Iterable[tuple[int, T]]) -> T:
-    """Of things with their counts, the one with the most; of equally many, the last."""
-    return max(reversed([*most]), key=lambda one: one[0])[1]
+def grouped(lines: Iterable[Line], key: Callable[[Line], K]) -> dict[K, list[Line]]:
+    """Lines by what they share; the group that the last line is in comes last."""
+    groups: dict[K, list[Line]] = {}
+    for line in lines:
+        shared = key(line)
+        groups[shared] = [*groups.pop(shared, []), line]
+    return groups
+
+
+def fullest(groups: Iterable[K], size: Callable[[K], Any]) -> K:
+    """The largest; of equally large ones, the last."""
+    return max(reversed([*groups]), key=size)
 
 
 def chosen(lines: Sequence[Line]) -> list[Line]:
     """One line for each run: of those that share all options, the last."""
-    return list({line.cell: line for line in lines}.values())
+    return [same[-1] for same in grouped(lines, lambda line: line.cell).values()]
 
 
 def per_seed(lines: Sequence[Line]) -> list[Line]:
@@ -36,19 +45,18 @@ def per_seed(lines: Sequence[Line]) -> list[Line]:
     They differ in nothing but the seed: of several settings it is the one with the most seeds, and
     of equally many the last.
     """
-    groups: dict[str, dict[int, Line]] = defaultdict(dict)
-    for line in lines:
-        groups[line.settings][line.seed] = line
-    return [*last_of((len(one), one) for one in groups.values()).values()] if groups else []
+    settings = grouped(lines, lambda line: line.settings).values()
+    groups = [{line.seed: line for line in group} for group in settings]
+    return [*fullest(groups, len).values()] if groups else []
 
 
 def per_fold(lines: Sequence[Line]) -> dict[int, Line]:
     """One line for each fold of a method of ranking, of the settings with the most folds."""
-    groups: dict[str, dict[int, Line]] = defaultdict(dict)
-    for line in lines:
-        if line.seed == 0:
-            groups[replace(line, sizes={}).settings][line.sizes["fold"]] = line
-    return last_of((len(one), one) for one in groups.values()) if groups else {}
+    firsts = [line for line in lines if line.seed == 0]
+    # Each fold has data of its own.
+    settings = grouped(firsts, lambda line: replace(line, sizes={}, digests={}).settings).values()
+    groups = [{line.sizes["fold"]: line for line in group} for group in settings]
+    return fullest(groups, len) if groups else {}
 
 
 # -- lists -----------------------------------------------------------------------------------------
@@ -92,8 +100,8 @@ def budgets(lines: Sequence[Line]) -> list[Budget]:
 def within(lines: Sequence[Line], budget: Budget) -> list[Line]:
     """The runs of a budget, and those of its recipe that had nothing to train.
 
-    At each length they share the rest of the plan too, such as lists a step and the learning rate:
-    it is the plan that most runs have there; of equally many, that of the last.
+    At each length they share all other conditions too, such as lists a step and the learning rate:
+    they are those of the most methods there, then of the most runs, then of the last.
     """
     group = [
         line
@@ -101,14 +109,12 @@ def within(lines: Sequence[Line], budget: Budget) -> list[Line]:
         if not is_search(line)
         and (Budget.of(line) == budget if line.steps else line.recipe == budget.recipe)
     ]
-    plans: dict[tuple, Counter[str]] = defaultdict(Counter)
-    for line in group:
-        if line.steps:
-            plans[_lists(line)][_plan(line)] += 1
     usual = {
-        key: last_of((count, plan) for plan, count in found.items()) for key, found in plans.items()
+        lists: fullest(alike.items(), lambda one: _count(one[1]))[0]
+        for lists, trained in grouped([x for x in group if x.steps], _lists).items()
+        for alike in [grouped(trained, _conditions)]
     }
-    return [line for line in group if not line.steps or _plan(line) == usual[_lists(line)]]
+    return [line for line in group if not line.steps or _conditions(line) == usual[_lists(line)]]
 
 
 def _lists(line: Line) -> tuple:
@@ -116,10 +122,17 @@ def _lists(line: Line) -> tuple:
     return line.study, line.data, line.sizes.get("places"), line.train_n
 
 
-def _plan(line: Line) -> str:
-    """How a run was trained; the number of threads changes its rounding alone."""
+def _conditions(line: Line) -> str:
+    """All but the method and its temperature, the length of lists and the seed."""
+    sizes = {name: value for name, value in line.sizes.items() if name != "n"}
     plan = {name: value for name, value in line.plan.items() if name != "threads"}
-    return json.dumps(plan, sort_keys=True)
+    tempering, processes = line.config.get("temperature"), line.config.get("processes", 1)
+    return json.dumps([plan, sizes, line.precision, tempering, processes], sort_keys=True)
+
+
+def _count(runs: Sequence[Line]) -> tuple[int, int]:
+    """How many methods, and how many runs, whatever they were tested on."""
+    return len({run.method for run in runs}), len({(run.method, run.seed) for run in runs})
 
 
 def main_runs(lines: Sequence[Line], recipe: str) -> list[Line]:
@@ -131,6 +144,25 @@ def main_runs(lines: Sequence[Line], recipe: str) -> list[Line]:
 def comparable(lines: Sequence[Line], recipe: str) -> list[Line]:
     """Lines of a recipe's main budget, of the paper's numbers, trained as they are tested."""
     return main_runs([line for line in lines if line.sizes.get("places") == PLACES], recipe)
+
+
+def in_cells(lines: Sequence[Line]) -> list[Line]:
+    """One line for each seed of every cell, each with one set of options."""
+    cells = grouped(lines, lambda x: (x.study, x.method, x.recipe, x.sizes["places"], x.train_n))
+    return [line for cell in cells.values() for line in per_seed(cell)]
+
+
+def sweeps(lines: Sequence[Line]) -> list[Line]:
+    """Of every kind of sorting, seed 0 at the most temperatures, then of the most steps."""
+    usual = [
+        line
+        for line in lines
+        if (line.study, line.seed) == ("sort", 0)
+        and line.tested_as_trained
+        and "temperature" not in line.config
+    ]
+    kinds = grouped(usual, lambda x: (x.method, x.recipe, x.sizes["places"], x.train_n))
+    return [fullest(kind, lambda x: (len(x.trials), x.steps)) for kind in kinds.values()]
 
 
 def nearest(runs: list[Line]) -> list[Line]:
@@ -156,16 +188,22 @@ def network(line: Line) -> str:
     return line.config.get("network", "")
 
 
+def alike(one: Line, other: Line) -> bool:
+    """Whether two runs had the same network and trained it as long, with batches as large."""
+    same = ("steps", "batch")
+    mine, theirs = ([network(x), *(x.plan[name] for name in same)] for x in (one, other))
+    return mine == theirs
+
+
 def preferred(lines: Sequence[Line]) -> list[Line]:
     """The lines of all seeds with the network, the plan and the k that did best on validation.
 
-    Of plans that differ in their steps, those of the most come first; and a k or a learning rate
-    with fewer seeds than another is not chosen, however lucky it was.
+    Runs of as many steps as the recipe has come first, else those of the most; and a k or a
+    learning rate with fewer seeds than another is not chosen, however lucky it was.
     """
-    most = max(line.plan["steps"] for line in lines)
-    groups: dict[tuple[str, int, float], list[Line]] = defaultdict(list)
-    for line in lines:
-        if line.plan["steps"] == most:
-            groups[network(line), line.sizes["k"], line.plan["lr"]].append(line)
-    runs = [per_seed(group) for group in groups.values()]
+    usual = [line for line in lines if line.plan["steps"] == line.config.get("steps_of_recipe")]
+    most = max(line.plan["steps"] for line in usual or lines)
+    same = [line for line in usual or lines if line.plan["steps"] == most]
+    kinds = grouped(same, lambda line: (network(line), line.sizes["k"], line.plan["lr"]))
+    runs = [per_seed(kind) for kind in kinds.values()]
     return max(runs, key=lambda group: (len(group), sum(map(validation, group)) / len(group)))

@@ -11,7 +11,7 @@ from ..networks.orderings import BASELINES, NEURALSORT
 from ..record import Line
 from ..studies.intervals import Interval, holm, of_difference, over_seeds
 from . import paper
-from .selection import comparable, network, per_seed, preferred, validation
+from .selection import PLACES, alike, comparable, per_seed, preferred, sweeps, validation
 from .tables import Table, mean, name
 
 OURS, SAMPLED = NEURALSORT
@@ -235,7 +235,7 @@ def _neighbours(lines: Sequence[Line]) -> list[list[list[str]]]:
             there = [at[method] for method in others if method in at]
             if OURS in at and len(there) == len(others):
                 best = max(there, key=lambda runs: sum(map(validation, runs)) / len(runs))
-                if others != UNLEARNED and network(best[0]) != network(at[OURS][0]):
+                if others != UNLEARNED and not alike(best[0], at[OURS][0]):
                     continue
                 pair = Comparison(data, at[OURS], best, "accuracy", True, form="{:.4f}")
                 comparisons.append(pair)
@@ -260,7 +260,8 @@ def _variance(lines: Sequence[Line]) -> list[list[list[str]]]:
     here, sure = [], []
     for method in NEURALSORT:
         told, falls, steps = [], 0, 0
-        mine = [x for x in lines if (x.study, x.recipe, x.method) == ("sort", "fast", method)]
+        mine = [x for x in sweeps(lines) if (x.recipe, x.method) == ("fast", method)]
+        mine = [x for x in mine if x.sizes["places"] == PLACES]
         for line in sorted(mine, key=lambda x: x.sizes["n"]):
             ends = sorted(
                 (trial["tau"], trial["history"][-1]["log_variance"])

@@ -8,7 +8,7 @@ from ..networks.orderings import WITHOUT_TAU
 from ..record import Line
 from ..studies.intervals import Interval, over_seeds
 from . import paper
-from .selection import per_fold, per_seed
+from .selection import PLACES, per_fold, per_seed
 
 MISSING = "missing"
 
@@ -179,18 +179,36 @@ def runs_table(lines: Sequence[Line]) -> Table:
             f"{line.tau:g}" if sorts and line.tau is not None else "-",
             steps,
             str(line.plan["batch"]) if line.steps else "-",
+            _options(line) if line.steps else "-",
             f"{line.wall_seconds / 60:.1f} min",
             ", ".join([f"{where.get('cores')} cores, {processor}", *arithmetic]),
             (line.commit or "released")[:7],
         ]
         rows.append([[cell] for cell in cells])
-    header = ["run", "data", "size", "recipe", "seed", "tau", "steps", "batch", "time"]
-    header += ["machine", "commit"]
+    header = ["run", "data", "size", "recipe", "seed", "tau", "steps", "batch", "other options"]
+    header += ["time", "machine", "commit"]
     note = (
         "Time includes validation, over all temperatures tried and all sittings. Those of rankings "
         "are in `results/rank.jsonl`."
     )
     return Table("All runs", note, header, rows)
+
+
+def _options(line: Line) -> str:
+    """What people may have chosen besides, where it is not the same in nearly all runs."""
+    overlap, processes = line.plan.get("overlap", 1), line.config.get("processes", 1)
+    told = [f"lr {line.plan['lr']:g}"] if "lr" in line.plan else []
+    told += [f"overlap {overlap}"] if overlap > 1 else []
+    told += [f"temperature {line.config['temperature']}"] if "temperature" in line.config else []
+    told += [line.precision] if line.precision != "32-true" else []
+    told += [f"{processes} processes"] if processes > 1 else []
+    usual = {"places": PLACES, "validation_lists": 2_000, "test_lists": 10_000}
+    told += [
+        f"{name.replace('_', ' ')} {line.sizes[name]}"
+        for name, value in usual.items()
+        if line.sizes.get(name, value) != value
+    ]
+    return ", ".join(told)
 
 
 def size(line: Line) -> str:
