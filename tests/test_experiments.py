@@ -28,7 +28,7 @@ from neuralsort.experiments.data.numbers import Digits, Sequences, load_digits, 
 from neuralsort.experiments.data.randomness import generator_for, seed_for
 from neuralsort.experiments.networks import orderings
 from neuralsort.experiments.networks.readers import CellReader, PaperNetwork, PlaceSum
-from neuralsort.experiments.studies import intervals, median, sorting
+from neuralsort.experiments.studies import intervals, median, running, sorting
 from neuralsort.experiments.studies.lists import readings
 from neuralsort.experiments.studies.median import MedianConfig, MedianStudy
 from neuralsort.experiments.studies.running import evaluate, run
@@ -281,7 +281,7 @@ def test_only_the_tuned_recipe_standardises():
     splits = load_digits("digits", None)
     study = SortStudy()
     for recipe, there in (("tuned", True), ("paper", False)):
-        config = SortConfig(recipe=recipe, validation_lists=1, test_lists=1)
+        config = SortConfig(recipe=recipe, validation_lists=1, test_lists=2)
         torch.manual_seed(0)
         task = study.task(config, splits, 1.0, study.plan(config))
         last = list(task.model.parameters())[-1]
@@ -757,6 +757,42 @@ def test_methods_without_a_temperature_are_trained_once(tmp_path):
 def test_reinforce_is_tested_as_it_was_trained_with_hard_permutations(tmp_path):
     line = run(SortStudy(), small(SortConfig, tmp_path, method="reinforce", tau=(16.0,)))
     assert line.metrics["squared_difference"] == 0
+
+
+def test_numbers_that_are_not_finite_are_told_and_lose_no_other(tmp_path, monkeypatch):
+    """At a tiny temperature the variance of gradients may be infinite; then there is none."""
+    line = run(SortStudy(), small(SortConfig, tmp_path, recipe="paper", tau=(1.0, 1e-20)))
+    assert len(line.trials) == 2
+    wild = small(SortConfig, tmp_path, lr=1e38, steps=1, run=tmp_path / "wild")
+    with pytest.raises(trainer.Diverged, match=r"on validation, .* is nan\. Lower --lr"):
+        run(SortStudy(), wild)
+    monkeypatch.setattr(median, "r2", lambda both: torch.tensor(math.nan))
+    with pytest.raises(trainer.Diverged, match=r"In the test, r2 is nan\. Test on more"):
+        run(MedianStudy(), small(MedianConfig, tmp_path, run=tmp_path / "r2"))
+
+
+def test_one_list_is_no_test():
+    with pytest.raises(ConfigError, match="--test-lists must be at least 2, got 1"):
+        SortConfig(test_lists=1)
+
+
+def test_a_run_is_tested_again_in_its_own_precision(tmp_path):
+    options = small(SortConfig, tmp_path, precision="64-true")
+    line = run(SortStudy(), options)
+    (again,) = evaluate(SortStudy(), SortConfig(results=options.results), options.run)
+    assert again.metrics == line.metrics
+
+
+def test_a_run_of_two_processes_is_another_run(tmp_path, monkeypatch):
+    options = small(SortConfig, tmp_path)
+    line = run(SortStudy(), options)
+    assert "torchrun" not in line.command
+    two = running._command(SortStudy(), options, 2)
+    assert "torchrun --nproc-per-node 2 -m -- neuralsort.experiments train sort " in two
+    kept = [SortStudy(), options, options.run, options.adjusted(SortStudy().plan(options)), (0.5,)]
+    assert running._finished(*kept, 1) == line
+    with pytest.raises(CheckpointError, match="processes is 1 there and 2 here"):
+        running._finished(*kept, 2)
 
 
 def test_a_temperature_that_diverges_loses_and_does_not_stop_the_others(tmp_path, monkeypatch):

@@ -294,6 +294,12 @@ def test_more_neighbours_than_candidates_are_refused(digits, recipe, most):
     study.task(config, digits, 1.0, plan)
     with pytest.raises(ConfigError, match=rf"--k must be at most {most}.*got {most + 1}"):
         study.task(replace(config, k=most + 1), digits, 1.0, plan)
+    whole = len(digits["train"])
+    large = replace(plan, batch=5_000)
+    for method, bound in (("neuralsort", None), ("pixels", whole), ("autoencoder", whole)):
+        bound = bound or (whole // 2 if recipe == "paper" else whole - 1)
+        with pytest.raises(ConfigError, match=rf"--k must be at most {bound}.*got {bound + 1}"):
+            study.task(replace(config, k=bound + 1, method=method), digits, 1.0, large)
 
 
 def test_principal_components_are_scikit_learns(digits):
@@ -506,7 +512,11 @@ def test_the_table_takes_the_k_that_validation_likes():
             metrics={"accuracy": accuracy} | by_k,
             trials=[],
             extras={"chosen": {"k": k, "weights": "uniform", "validation": validation}},
-            config={"network": network, "steps_of_recipe": 9, "plan": {"lr": lr, "steps": 5}},
+            config={
+                "network": network,
+                "steps_of_recipe": 9,
+                "plan": {"lr": lr, "steps": 5, "batch": 7},
+            },
         )
 
     slower = line(9, 0.97, 0.5, lr=1e-5)
@@ -537,6 +547,12 @@ def test_the_table_takes_the_k_that_validation_likes():
     (claims,) = summary.summaries([ours[0], plain])
     assert "close to the same network" in claims.rows[0][0][0]
     assert not summary.summaries([ours[1], plain])
+    # Nor are runs of other budgets, nor do they push those of the recipe aside.
+    longer = replace(plain, config=plain.config | {"plan": plain.plan | {"steps": 99}})
+    assert not summary.summaries([ours[0], longer])
+    whole = replace(longer, config=longer.config | {"steps_of_recipe": 99})
+    endless = replace(whole, config=whole.config | {"plan": whole.plan | {"steps": 10**6}})
+    assert preferred([plain, whole, endless]) == [whole]
 
 
 def test_papers_tables_are_whole():

@@ -26,10 +26,13 @@ from neuralsort.experiments.reproduction.cells import (
     run_cell,
     unpublished,
 )
+from neuralsort.experiments.reproduction.command import reproduce
 from neuralsort.experiments.reproduction.processes import Processes
 from neuralsort.experiments.reproduction.queue import Queue, Unfinished
-from neuralsort.experiments.studies.running import MODEL, evaluate, finished
+from neuralsort.experiments.studies.knn import KNNConfig, KNNStudy
+from neuralsort.experiments.studies.running import MODEL, evaluate, finished, run
 from neuralsort.experiments.studies.sorting import SortConfig, SortStudy
+from neuralsort.runtime import files
 from tests.portions import some_of
 
 TINY = {"n": 3, "places": 2, "batch": 4, "test_lists": 20, "validation_lists": 8, "steps": 3}
@@ -210,6 +213,34 @@ def test_a_folder_with_another_run_is_told_and_does_not_stop_the_queue(tmp_path,
     assert other.is_done
 
 
+def test_a_folder_in_use_is_told_and_does_not_stop_the_queue(tmp_path, capfd):
+    first, other = some_runs(tmp_path, 2)
+    quick = replace(other, config=replace(other.config, steps=1))
+    failing = pytest.raises(Unfinished, match="1 runs did not finish: 0")
+    with files.alone_in(first.folder), failing:
+        Queue([first, quick]).run()
+    assert "0: Another process" in capfd.readouterr().err
+    assert quick.is_done
+
+
+def test_a_run_whose_end_is_damaged_takes_its_temperature_from_the_short_runs(tmp_path):
+    cell = tiny(tmp_path)
+    for one in (cell.chooser, cell):
+        line = run_cell(one)
+    (cell.folder / MODEL).write_bytes(b"torn")
+    assert run_cell(cell).metrics == line.metrics
+
+
+def test_the_first_runs_are_the_first_that_are_left(tmp_path, capfd):
+    options = {"data": "digits", "only": "knn", "dry_run": True, "results": tmp_path}
+    reproduce(**options)
+    everything = capfd.readouterr().out.split()
+    run(KNNStudy(), KNNConfig(method="pixels", results=tmp_path, run=tmp_path / "run"))
+    capfd.readouterr()
+    reproduce(**options, first=2)
+    assert capfd.readouterr().out.split() == everything[1:3]
+
+
 @pytest.fixture(scope="module")
 def two_processes():
     """Copies of a process that has imported all; as users start them: in the last test below."""
@@ -306,6 +337,22 @@ def children(process: subprocess.Popen) -> list[int]:
         if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text():
             found.append(child)
     return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_workers_end_with_the_queue_that_started_them(tmp_path):
+    queue = start(tmp_path, 1)
+    wait_for(tmp_path / "0" / "checkpoint.safetensors")
+    (worker,) = children(queue)
+    queue.kill()
+    queue.wait()
+    until = time.monotonic() + 60.0
+    while Path(f"/proc/{worker}").exists():
+        assert time.monotonic() < until, "the worker goes on"
+        time.sleep(0.1)
+    assert not (tmp_path / "0" / MODEL).exists(), "the worker went on to the end"
+    Queue(some_runs(tmp_path, 1)).run()
+    assert len(record.read(tmp_path / "results")) == 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")

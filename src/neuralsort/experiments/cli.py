@@ -14,31 +14,17 @@ from rich.console import Console
 from rich.markup import escape
 
 from neuralsort.play import play
-from neuralsort.runtime.files import Busy
 
 from .data import downloads
 from .quickstart import quickstart
-from .record import Line, RecordError, RecordWarning
+from .record import Line, RecordWarning
 from .reproduction.command import reproduce
 from .reproduction.queue import Unfinished
 from .studies import STUDIES
-from .studies.running import evaluate, finished, run
+from .studies.running import FAILURES, evaluate, finished, run
 from .studies.study import Study
-from .training.checkpoint import CheckpointError
 from .training.plan import ConfigError
-from .training.trainer import Diverged, Interrupted
-
-FAILURES = (
-    Busy,
-    CheckpointError,
-    ConfigError,
-    Diverged,
-    OSError,
-    RecordError,
-    Unfinished,
-    downloads.DataError,
-)
-"""What people can do something about; the message says what."""
+from .training.trainer import Interrupted
 
 Downloaded = Literal["mnist", "fashion-mnist", "cifar10"]
 
@@ -179,12 +165,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             warnings.simplefilter("always", RecordWarning)
             warnings.showwarning = partial(_warn, console, warnings.showwarning)
             app.cli(prog="neuralsort", args=given)
-    except (*FAILURES, MemoryError, RuntimeError) as error:
+    except (*FAILURES, Unfinished, MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not _is_about_memory(error):
             raise
         memory = (
             ""
-            if isinstance(error, FAILURES)
+            if isinstance(error, (*FAILURES, Unfinished))
             else " There is not enough memory for this. Lower --batch, or --n and --test-lists."
         )
         _say(console, "Error:", f"{error}{memory}".strip())

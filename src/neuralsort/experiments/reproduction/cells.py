@@ -20,6 +20,7 @@ from ..studies.median import MedianConfig
 from ..studies.running import MODEL, finished, run, told
 from ..studies.sorting import SortConfig
 from ..studies.study import StudyConfig
+from ..training.checkpoint import CheckpointError
 from ..training.plan import Plan
 
 Data = Literal["digits", "mnist", "fashion-mnist", "cifar10"]
@@ -85,7 +86,7 @@ class Cell:
         return self.config.tau or STUDIES[self.study].taus(self.config)
 
     def is_told_by(self, line: Line) -> bool:
-        """Whether a line is of this run: the same options, plan, network and augmentation.
+        """Whether a line is of this run: its options, plan, and what the study says of itself.
 
         Lines of early versions do not tell enough to be sure: they have no digests.
         """
@@ -118,9 +119,7 @@ def run_cell(cell: Cell) -> Line:
     """
     config = cell.config
     if cell.chooser is not None:
-        # Of a run that has finished, the short runs may be on another machine.
-        _, choice = finished(cell.folder if cell.is_done else cell.chooser.folder)
-        config = replace(config, tau=(choice.tau,))
+        config = replace(config, tau=(_choice(cell.folder, cell.chooser.folder).tau,))
     line = run(STUDIES[cell.study], config)
     model = cell.folder / MODEL
     kind = line.method, line.seed, line.sizes.get("k", KEPT_K)
@@ -129,6 +128,14 @@ def run_cell(cell: Cell) -> Line:
         kept = config.results / "weights" / f"{cell.folder.name}.safetensors"
         files.replace(kept, model.read_bytes())
     return line
+
+
+def _choice(own: Path, chooser: Path) -> Line:
+    """A line with the temperature that was chosen for a run."""
+    try:
+        return finished(own)[1]  # the short runs may have been on another machine
+    except CheckpointError:
+        return finished(chooser)[1]
 
 
 # -- which runs ------------------------------------------------------------------------------------

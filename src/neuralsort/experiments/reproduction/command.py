@@ -36,7 +36,7 @@ def reproduce(
         data: Set of images; lists of numbers are made of `digits` and `mnist` alone.
         recipe: The paper's networks and optimisation; its network, tuned; or ours for two cores.
         only: One study, those on lists of numbers, or all.
-        first: How many of the runs to do, from the most telling one. Not given: all.
+        first: How many of the runs that are left to do, the most telling first. Not given: all.
         seeds: How many seeds each cell of the tables has.
         steps: Limits every run to so many. Not given: those of the report.
         jobs: How many runs to do side by side, each with threads of its own.
@@ -64,8 +64,8 @@ def reproduce(
     # Workers on other machines start in other folders.
     runs_dir, results = (one.expanduser().absolute() for one in (runs_dir, results))
     data_dir = data_dir and data_dir.expanduser().absolute()
-    cells_there = [placed(one, runs_dir, results, data_dir, steps) for one in wanted[:first]]
-    queue = unpublished(in_order(cells_there), record.read(results, studies))
+    cells_there = [placed(one, runs_dir, results, data_dir, steps) for one in wanted]
+    queue = unpublished(in_order(cells_there), record.read(results, studies))[:first]
     if dry_run:
         for cell in queue:
             print(cell.folder.name)

@@ -2,18 +2,23 @@
 
 import multiprocessing
 import os
+import signal
 import sys
+import threading
 import time
 from multiprocessing.process import BaseProcess
 
-from ..data.downloads import DataError
-from ..training.checkpoint import CheckpointError
-from ..training.plan import ConfigError
-from ..training.trainer import Diverged, Interrupted
+from neuralsort.runtime.files import Busy
+
+from ..studies.running import FAILURES
+from ..training.trainer import Interrupted
 from .cells import Cell, run_cell
 
 POLL_SECONDS = 0.2
 """Between looks at runs in other processes."""
+
+LOCK_SECONDS = 60.0
+"""How long a run waits for its folder: a process whose queue was killed is about to leave it."""
 
 
 class Processes:
@@ -64,27 +69,46 @@ class Processes:
 
 def _work(cell: Cell) -> None:
     """What a process does."""
+    threading.Thread(target=_stop_when_left_alone, daemon=True).start()
     try:
-        good = attempt_with_log(cell)
+        good = attempt_with_log(cell, LOCK_SECONDS)
     except (Interrupted, KeyboardInterrupt):
         good = False
     sys.exit(0 if good else 1)
 
 
-def attempt_with_log(cell: Cell) -> bool:
+def _stop_when_left_alone() -> None:
+    """Asks this process for a checkpoint once the queue that started it has died."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def attempt_with_log(cell: Cell, patience: float) -> bool:
     """Does a run; from now on, what this process has to say goes into a file in its folder."""
     cell.folder.mkdir(parents=True, exist_ok=True)
     with (cell.folder / "log.txt").open("a") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-    return attempt(cell)
+    return attempt(cell, patience)
 
 
-def attempt(cell: Cell) -> bool:
-    """Does a run in this process, and says on stderr why it failed, if it did."""
-    try:
-        run_cell(cell)
-    except (CheckpointError, ConfigError, DataError, Diverged, OSError, RuntimeError) as error:
-        print(f"{cell.folder.name}: {error}", file=sys.stderr, flush=True)
-        return False
-    return True
+def attempt(cell: Cell, patience: float = 0.0) -> bool:
+    """Does a run in this process, and says on stderr why it failed, if it did.
+
+    Args:
+        cell: The run.
+        patience: Seconds to wait while its folder is another process's.
+    """
+    until = time.monotonic() + patience
+    while True:
+        try:
+            run_cell(cell)
+            return True
+        except (*FAILURES, MemoryError, RuntimeError) as error:
+            if isinstance(error, Busy) and time.monotonic() < until:
+                time.sleep(1.0)
+                continue
+            print(f"{cell.folder.name}: {error}", file=sys.stderr, flush=True)
+            return False

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from neuralsort.runtime import process
-from neuralsort.runtime.files import Busy
 
 from ..training.plan import ConfigError
 from ..training.trainer import Interrupted
@@ -79,7 +78,7 @@ class RayTasks:
             retry_exceptions=[Interrupted],  # the machine was told to stop, not the queue
             runtime_env={"env_vars": settings_of_workers()},
         )
-        self.task = decorate(attempt_patiently)
+        self.task = decorate(_attempt)
         self.running: dict[Any, tuple[Cell, float]] = {}
         """The run of every task, and its cores."""
 
@@ -137,20 +136,9 @@ def settings_of_workers() -> dict[str, str]:
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
-def attempt_patiently(cell: Cell) -> bool:
-    """Does a run, or goes on with it; waits while the folder seems to belong to a dead worker.
-
-    Returns:
-        Whether it went well; if not, why stands in the log of its folder.
-    """
-    until = time.monotonic() + LOCK_SECONDS
-    while True:
-        try:
-            return attempt_with_log(cell)
-        except Busy:
-            if time.monotonic() > until:
-                raise
-            time.sleep(1.0)
+def _attempt(cell: Cell) -> bool:
+    """What a worker does; the folder may seem to belong to one that has died."""
+    return attempt_with_log(cell, LOCK_SECONDS)
 
 
 def _appears(cell: Cell) -> bool:

@@ -177,13 +177,20 @@ class KNNStudy:
         """What is trained at one temperature.
 
         Raises:
-            ConfigError: If the loss counts more neighbours than a query has candidates.
+            ConfigError: If there are not so many neighbours.
         """
-        most = plan.batch // 2 if config.recipe == "paper" else plan.batch - 1
+        images = len(splits["train"])
+        batch = min(plan.batch, images)
+        most = batch // 2 if config.recipe == "paper" else batch - 1
         if config.method in NEURALSORT and config.k > most:
             raise ConfigError(
-                f"--k must be at most {most}, the candidates of a query in a batch of {plan.batch},"
+                f"--k must be at most {most}, the candidates of a query in a batch of {batch},"
                 f" got {config.k}."
+            )
+        most = min(VALIDATION_INDEX, images)
+        if config.k > most:
+            raise ConfigError(
+                f"--k must be at most {most}, the images that validation looks at, got {config.k}."
             )
         model = self._model(config, splits["train"], config.tempered(tau, plan))
         return ImageTask(model, config, splits, plan.batch)

@@ -51,6 +51,8 @@ class ListConfig(StudyConfig):
         super().__post_init__()
         if self.places > 9:
             raise ConfigError(f"--places must be at most 9, got {self.places}.")
+        if self.test_lists < 2:
+            raise ConfigError(f"--test-lists must be at least 2, got {self.test_lists}.")
 
     def networks(self, digits: Digits) -> tuple[nn.Module, Network]:
         """The recipe's networks: a reader of images, and what makes networks on its readings.

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import shlex
 import time
@@ -17,9 +18,11 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from neuralsort.runtime import files, machine, process
+from neuralsort.runtime.files import Busy
 
 from .. import record
 from ..data import augmentation
+from ..data.downloads import DataError
 from ..data.randomness import seed_for
 from ..record import Line
 from ..training import checkpoint
@@ -29,6 +32,17 @@ from .study import Study, StudyConfig
 
 MODEL = "model.safetensors"
 """The best parameters of a finished run, with its line in the header."""
+
+FAILURES = (
+    Busy,
+    checkpoint.CheckpointError,
+    ConfigError,
+    DataError,
+    Diverged,
+    OSError,
+    record.RecordError,
+)
+"""What people can do something about; the message says what."""
 
 PACKAGES = ("neuralsort", "torch", "numpy", "lightning-fabric", "scikit-learn", "scipy")
 
@@ -54,7 +68,10 @@ def run(study: Study, config: StudyConfig) -> Line:
 
     Raises:
         Busy: If another process is at work in the run's folder.
+        CheckpointError: If another run is kept there.
         ConfigError: If there is not enough memory.
+        Diverged: If no temperature gives finite numbers.
+        Interrupted: After Ctrl-C or a SIGTERM, with a checkpoint.
     """
     folder, path = config.folder(study.name), config.results / f"{study.name}.jsonl"
     fabric = make_fabric(config.device, config.precision)
@@ -63,7 +80,7 @@ def run(study: Study, config: StudyConfig) -> Line:
     _check_memory(config, study.memory(config, plan))
     torch.set_num_threads(plan.threads)
     with files.alone_in(folder) if fabric.is_global_zero else nullcontext():
-        line = _finished(study, config, folder, plan, taus)
+        line = _finished(study, config, folder, plan, taus, fabric.world_size)
         if line is None:
             line = _run(study, config, folder, fabric, usual, plan, taus)
         if fabric.is_global_zero:
@@ -94,6 +111,9 @@ def _run(
     best = min(trials, key=lambda trial: trial.loss)
     model = best.task.model
     tested = study.test(config, model, splits)
+    for name, value in tested.metrics.items():
+        if not math.isfinite(value):
+            raise Diverged(f"In the test, {name} is {value}. Test on more, or lower --lr.")
     start, *later = [one for trial in trials for one in trial.state.sittings] or [now]
     lasting = [name for name in start if name != "date"]
     changed = [{x: one[x] for x in lasting if one[x] != start[x]} for one in later]
@@ -102,7 +122,7 @@ def _run(
         **config.identity,
         tau=best.tau,
         metrics=tested.metrics,
-        intervals=tested.intervals,
+        intervals=_finite(tested.intervals),
         intervals_over=tested.over,
         validation=best.state.best,
         steps=best.state.step,
@@ -120,7 +140,7 @@ def _run(
         trials=[{"tau": trial.tau, "history": trial.state.history} for trial in trials]
         + [{"tau": tau, "history": [], "diverged": str(error)} for tau, error in lost.items()],
         **start,
-        command=_command(study, config),
+        command=_command(study, config, fabric.world_size),
         digests={
             "data": checkpoint.digest(_tensors(splits)),
             "network": _architecture(model),
@@ -164,6 +184,8 @@ def evaluate(
         splits = study.load(config)
         plan = Plan(**line.plan)
         model = study.task(config, splits, line.tau or 1.0, plan).model
+        if line.precision == "64-true":
+            model.double()
         model.load_state_dict(tensors)
     except (KeyError, TypeError, RuntimeError) as error:
         raise checkpoint.CheckpointError(
@@ -176,7 +198,7 @@ def evaluate(
             line,
             **one.identity,
             metrics=tested.metrics,
-            intervals=tested.intervals,
+            intervals=_finite(tested.intervals),
             intervals_over=tested.over,
             extras=tested.extras,
             tested=where,
@@ -271,7 +293,12 @@ def finished(path: Path) -> tuple[dict[str, Tensor], Line]:
 
 
 def _finished(
-    study: Study, config: StudyConfig, folder: Path, plan: Plan, taus: Sequence[float]
+    study: Study,
+    config: StudyConfig,
+    folder: Path,
+    plan: Plan,
+    taus: Sequence[float],
+    processes: int,
 ) -> Line | None:
     """The line of the run that is asked for, if it has finished.
 
@@ -284,7 +311,7 @@ def _finished(
         _, line = finished(folder)
     except checkpoint.CheckpointError:
         return None
-    found, asked = told(line, study, config, plan, taus)
+    found, asked = told(line, study, config, plan, taus, processes)
     if found != asked:
         raise checkpoint.CheckpointError(
             f"{folder} holds another run: {differences(found, asked)}. "
@@ -294,16 +321,22 @@ def _finished(
 
 
 def told(
-    line: Line, study: Study, config: StudyConfig, plan: Plan, taus: Sequence[float]
+    line: Line,
+    study: Study,
+    config: StudyConfig,
+    plan: Plan,
+    taus: Sequence[float],
+    processes: int = 1,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """What makes a run this run: as its line says, and as the options ask for it."""
     asked = config.identity | {"study": study.name, "plan": asdict(plan), "taus": list(taus)}
     facts = study.facts(config)
-    asked |= {"temperature": config.temperature} | facts
+    asked |= {"temperature": config.temperature, "processes": processes} | facts
     found = {name: getattr(line, name) for name in (*config.identity, "study")}
     found["plan"] = asdict(Plan(**line.plan))
     found["taus"] = line.config["taus"]
     found["temperature"] = line.config.get("temperature", "fixed")
+    found["processes"] = line.config.get("processes", 1)
     found |= {name: line.config.get(name) for name in facts}
     return found, asked
 
@@ -332,11 +365,19 @@ def _tensors(splits: dict[str, Any]) -> dict[str, Tensor]:
     }
 
 
-def _command(study: Study, config: StudyConfig) -> str:
+def _command(study: Study, config: StudyConfig, processes: int) -> str:
     """What to type to do a run again, with the settings before it that change its rounding."""
     own = process.own_rounding(os.environ)
-    before = [f"{name}={shlex.quote(value)}" for name, value in own.items()]
-    return " ".join([*before, config.command(study.name)])
+    words = [f"{name}={shlex.quote(value)}" for name, value in own.items()]
+    program, rest = config.command(study.name).split(" ", 1)
+    if processes > 1:
+        program = f"torchrun --nproc-per-node {processes} -m -- neuralsort.experiments"
+    return " ".join([*words, program, rest])
+
+
+def _finite(intervals: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+    """Those that there are; of very few lists there may be none."""
+    return {name: ends for name, ends in intervals.items() if all(map(math.isfinite, ends))}
 
 
 def _architecture(model: nn.Module) -> str:

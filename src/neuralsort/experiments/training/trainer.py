@@ -168,7 +168,7 @@ class Trainer:
 
         Raises:
             Interrupted: After Ctrl-C or a SIGTERM, with the checkpoint written.
-            Diverged: If the loss or its gradient is infinite or NaN.
+            Diverged: If the loss, its gradient or a validation is infinite or NaN.
         """
         earlier, start = self.state.seconds, time.monotonic()
         saved = start
@@ -259,6 +259,12 @@ class Trainer:
         self.average.eval()
         with torch.no_grad():
             metrics = self.fabric.broadcast(self.task.validate(self.average))
+        for name, value in metrics.items():
+            if not math.isfinite(value):
+                raise Diverged(
+                    f"Training diverged before step {self.state.step}: on validation, {name} is "
+                    f"{value}. Lower --lr, or raise --tau."
+                )
         entry = {"step": self.state.step, "seconds": round(self.state.seconds, 1), "loss": loss}
         entry |= metrics | {"log_variance": self._log_variance()}
         if self.temperatures:
@@ -292,7 +298,7 @@ class Trainer:
                 square = one["exp_avg_sq"] / (1 - 0.999**count)
                 total += (square - mean.square()).clamp_min(0).sum().item()
                 entries += mean.numel()
-        return math.log(total / entries) if total else None
+        return math.log(total / entries) if 0 < total < math.inf else None
 
     # -- checkpoints -------------------------------------------------------------------------------
 
