@@ -1,4 +1,4 @@
-"""The paper's studies: data, networks, training, records and the report. Uses the public API only.
+"""The paper's studies: data, networks, training, records and the report.
 
 `neuralsort --help` is the way in; it needs the extra `experiments`.
 """

@@ -26,15 +26,16 @@ def reproduce(
     runs_dir: Path = Path("runs"),
     dry_run: bool = False,
 ) -> None:
-    """Do every run of the report that is not done yet, the most telling first.
+    """Do every run of the report on a data set that is not done yet, the most telling first.
 
-    Every method has the same number of steps, and chooses its temperature from the same ones, by
-    validation in short runs. Interrupted, the same command goes on with the runs it was in. Runs
-    whose lines are in the results are done, wherever that was.
+    Every method has the same number of steps, and chooses its temperature, if it has one, from the
+    same ones, by validation in short runs. Interrupted, the same command goes on with the runs it
+    was in. Runs whose lines are in the results are done, wherever that was.
 
     Args:
         data: Set of images; lists of numbers are made of `digits` and `mnist` alone.
-        recipe: The paper's networks and optimisation; its network, tuned; or ours for two cores.
+        recipe: `fast`: ours, for a CPU; `paper`: as in the paper; `tuned`: its network for sorting,
+            trained better.
         only: One study, those on lists of numbers, or all.
         first: How many of the runs that are left to do, the most telling first. Not given: all.
         seeds: How many seeds each cell of the tables has.

@@ -48,7 +48,7 @@ class KNNConfig(StudyConfig):
     ] = "neuralsort"
     """What neighbours are looked for in; `cross_entropy` classifies without neighbours."""
     recipe: Literal["fast", "paper"] = "fast"
-    """The paper's network and optimisation, or ours for two cores."""
+    """`fast`: ours, for a CPU; `paper`: the paper's network and optimisation."""
     k: int = 9
     """Neighbours that the loss counts."""
 

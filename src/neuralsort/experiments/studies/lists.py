@@ -41,7 +41,7 @@ class ListConfig(StudyConfig):
     validation_lists: int = VALIDATION_LISTS
     """Lists in the validation set."""
     overlap: int | None = None
-    """Training lists made of the images of one, which share images. Not given: the recipe's."""
+    """Lists to make of a step's images, for each that they fill. Not given: the recipe's."""
 
     sizes: ClassVar[tuple[str, ...]] = ("n", "places", "validation_lists", "test_lists")
     of_plan: ClassVar[tuple[str, ...]] = (*StudyConfig.of_plan, "overlap")

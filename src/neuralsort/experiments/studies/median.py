@@ -31,7 +31,7 @@ class MedianConfig(ListConfig):
     method: Method = "neuralsort"
     """How lists are sorted; `constant` always says the middle of the range."""
     recipe: Literal["fast", "paper"] = "fast"
-    """The paper's network and optimisation, or ours for two cores."""
+    """`fast`: ours, for a CPU; `paper`: the paper's network and optimisation."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -161,7 +161,7 @@ class MedianStudy(ListStudy):
     def plan(self, config: MedianConfig) -> Plan:
         """How the recipe trains lists of that length."""
         if config.recipe == "paper":
-            # As for sorting: 200 passes over the digits, four times as many steps of a batch of 5.
+            # As for sorting, with four times as many steps of a batch of 5.
             return Plan(steps=500_000, batch=5, lr=1e-4, validate_every=2_500)
         return super().plan(config)
 

@@ -89,7 +89,7 @@ class RankConfig(StudyConfig):
     method: Method = "neural_ndcg"
     """The loss, or `lambdamart`."""
     recipe: Literal["fast"] = "fast"
-    """There is one."""
+    """There is only this one."""
     fold: int = 1
     """Which of the five folds."""
 
