@@ -661,6 +661,12 @@ def test_temperature_is_chosen_on_validation(tmp_path):
         {"validation_lists": 5},
         {"precision": "64-true"},
         {"tau": (1.0,)},
+        {"temperature": "learned"},
+        {"device": "cuda"},
+        {"batch": 2},
+        {"steps": 2},
+        {"patience": 2},
+        {"threads": 2},
         {"lr": 0.1},
         {"overlap": 2},
         {"seed": 1},
@@ -671,6 +677,16 @@ def test_runs_that_differ_have_folders_of_their_own(options):
     usual = SortConfig().folder("sort")
     assert usual == Path("runs/sort-digits-neuralsort-n5-fast-seed0")
     assert SortConfig(**options).folder("sort") != usual
+
+
+def test_numbers_that_differ_little_differ_in_names():
+    near = [SortConfig(tau=(tau,)).folder("sort") for tau in (0.1234567, 0.1234568)]
+    assert near[0] != near[1]
+    assert (
+        SortConfig(tau=(1024.0, 0.125), lr=1e-5)
+        .folder("sort")
+        .name.endswith("lr1e-05-tau-1024-0.125")
+    )
 
 
 def test_a_command_names_the_device_which_changes_rounding():
@@ -762,13 +778,17 @@ def test_reinforce_is_tested_as_it_was_trained_with_hard_permutations(tmp_path):
 def test_numbers_that_are_not_finite_are_told_and_lose_no_other(tmp_path, monkeypatch):
     """At a tiny temperature the variance of gradients may be infinite; then there is none."""
     line = run(SortStudy(), small(SortConfig, tmp_path, recipe="paper", tau=(1.0, 1e-20)))
-    assert len(line.trials) == 2
+    assert line.trials[1]["history"][-1]["log_variance"] is None
     wild = small(SortConfig, tmp_path, lr=1e38, steps=1, run=tmp_path / "wild")
     with pytest.raises(trainer.Diverged, match=r"on validation, .* is nan\. Lower --lr"):
         run(SortStudy(), wild)
+    good = small(MedianConfig, tmp_path, run=tmp_path / "good")
+    run(MedianStudy(), good)
     monkeypatch.setattr(median, "r2", lambda both: torch.tensor(math.nan))
-    with pytest.raises(trainer.Diverged, match=r"In the test, r2 is nan\. Test on more"):
+    with pytest.raises(trainer.Diverged, match=r"In the test, r2 is nan\. Train with"):
         run(MedianStudy(), small(MedianConfig, tmp_path, run=tmp_path / "r2"))
+    with pytest.raises(trainer.Diverged, match=r"In the test, r2 is nan\. Train with"):
+        list(evaluate(MedianStudy(), MedianConfig(results=good.results), good.run))
 
 
 def test_one_list_is_no_test():
@@ -783,7 +803,7 @@ def test_a_run_is_tested_again_in_its_own_precision(tmp_path):
     assert again.metrics == line.metrics
 
 
-def test_a_run_of_two_processes_is_another_run(tmp_path, monkeypatch):
+def test_a_run_of_two_processes_is_another_run(tmp_path):
     options = small(SortConfig, tmp_path)
     line = run(SortStudy(), options)
     assert "torchrun" not in line.command

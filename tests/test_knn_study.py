@@ -297,7 +297,7 @@ def test_more_neighbours_than_candidates_are_refused(digits, recipe, most):
     whole = len(digits["train"])
     large = replace(plan, batch=5_000)
     for method, bound in (("neuralsort", None), ("pixels", whole), ("autoencoder", whole)):
-        bound = bound or (whole // 2 if recipe == "paper" else whole - 1)
+        bound = bound or (whole - whole // 2 if recipe == "paper" else whole - 1)
         with pytest.raises(ConfigError, match=rf"--k must be at most {bound}.*got {bound + 1}"):
             study.task(replace(config, k=bound + 1, method=method), digits, 1.0, large)
 

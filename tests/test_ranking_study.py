@@ -137,6 +137,13 @@ def test_every_method_learns_an_easy_ranking(method, steps, folder):
     assert again.metrics == line.metrics
 
 
+def test_double_precision_trains_and_tests(folder):
+    options = config(folder, tau=(1.0,), steps=2, batch=8, precision="64-true")
+    line = run(RankStudy(), options)
+    (again,) = evaluate(RankStudy(), config(folder), folder / "run")
+    assert again.metrics == line.metrics
+
+
 def test_trees_that_were_kept_are_the_ones_that_are_tested(folder):
     pytest.importorskip("lightgbm", reason="needs LightGBM, of the extra 'experiments'")
     splits = letor.load_fold(1, folder)

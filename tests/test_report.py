@@ -159,6 +159,16 @@ def test_of_several_settings_with_as_many_seeds_the_last_one_counts():
     assert per_seed([fake_line(), plain]) == [fake_line(), plain]
     network = fake_line(seed=1, digests={"network": "another"})
     assert per_seed([fake_line(), network]) == [network]
+    # Networks show the temperature that was chosen for them.
+    grid = fake_line().config | {"taus": [1.0, 2.0]}
+    found = [fake_line(seed=i, config=grid, digests={"network": str(i)}) for i in range(3)]
+    assert per_seed(found) == found
+
+
+def test_plans_of_early_versions_have_no_overlap():
+    early, late = fake_line(), with_plan(fake_line("vanilla"), overlap=1)
+    (budget,) = budgets([early, late])
+    assert within([early, late], budget) == [early, late]
 
 
 def test_runs_of_different_budgets_are_never_compared():

@@ -279,7 +279,7 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path, capfd, two_processe
     bad.chooser.folder.mkdir(parents=True)
     (bad.chooser.folder / "tau-0.5").write_text("a file in the way")
     for workers in (None, two_processes()):
-        where = "in log.txt in their folders" if workers else "above"
+        where = "above, or in log.txt in their folders" if workers else "above"
         said = rf"2 runs did not finish: sinkhorn-short.*What they said is {where}\."
         with pytest.raises(Unfinished, match=said):
             Queue(in_order([bad, good]), workers).run()

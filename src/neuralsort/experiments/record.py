@@ -119,7 +119,10 @@ class Line:
         names = ("study", "method", "data", "recipe", "sizes", "precision")
         chosen = {name: getattr(self, name) for name in names}
         chosen["config"] = {"processes": 1} | options | {"plan": plan}
-        chosen["digests"] = {name: self.digests.get(name) for name in ("data", "network")}
+        # Networks show their temperature, which may be another one for every seed.
+        same = len(options.get("taus", ())) < 2 and "temperature" not in options
+        digests = ("data", "network") if same else ("data",)
+        chosen["digests"] = {name: self.digests.get(name) for name in digests}
         return json.dumps(chosen, sort_keys=True)
 
     @property

@@ -33,8 +33,9 @@ def knn_table(lines: Sequence[Line]) -> Table:
         "Nearest neighbours: accuracy",
         "Share of test images whose label wins the vote of the nearest training images, all of "
         "which are looked at; the number of neighbours and their weights are those that did best "
-        "on validation images. Where several numbers of neighbours were trained with, the one "
-        "that did best on validation, among those with the most seeds. More is better.",
+        "on validation images. Where several numbers of neighbours, learning rates or networks "
+        "were trained with, those that did best on validation, among those with the recipe's "
+        "number of steps and the most seeds. More is better.",
         ["method", *sets],
         rows,
     )

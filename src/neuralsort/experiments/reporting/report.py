@@ -41,8 +41,7 @@ RECIPES = (
     "steps; those that have a temperature choose it from the same four; all but REINFORCE, which "
     "needs a cost of hard orders, share the loss. In medians, methods that sort by a score use one "
     "number as score and as value; those that need a matrix have a layer for each. For neighbours "
-    "it is a network of seven convolutions (SmallNetwork), and in earlier runs one of eight "
-    "(SmallResNet).",
+    "it is a network of seven convolutions (SmallNetwork).",
     "The paper's recipe (paper): its networks, Adam at 1e-4, batches of 20, the temperature chosen "
     "from its grid at full length; in the runs here, which are shorter, one was given.",
     "The paper's network, tuned (tuned): the same network, trained much as our recipe trains ours: "
@@ -54,8 +53,9 @@ RECIPES = (
     "the Sinkhorn methods choose from 1, 32 and 1024.",
     "Runs are compared only with runs of the same recipe, the same number of steps and lists "
     "drawn in the same way, so that each of these has tables of its own. At one length they share "
-    "all of the plan, such as lists a step and the learning rate, and seeds of a cell all options; "
-    "runs with other options than most are in the last table alone.",
+    "all of the plan, such as lists a step and the learning rate, and seeds of a cell all options. "
+    "Of several settings the one with the most methods counts, then that with the most seeds, then "
+    "the last; the last table has all.",
 )
 
 SETS = {"mnist": "MNIST digits", "digits": "scikit-learn's 8 x 8 digits"}

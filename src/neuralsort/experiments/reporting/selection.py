@@ -123,11 +123,14 @@ def _lists(line: Line) -> tuple:
 
 
 def _conditions(line: Line) -> str:
-    """All but the method and its temperature, the length of lists and the seed."""
+    """All but the method and its temperature, the length of lists, the seed and threads."""
     sizes = {name: value for name, value in line.sizes.items() if name != "n"}
-    plan = {name: value for name, value in line.plan.items() if name != "threads"}
-    tempering, processes = line.config.get("temperature"), line.config.get("processes", 1)
-    return json.dumps([plan, sizes, line.precision, tempering, processes], sort_keys=True)
+    plan = {"overlap": 1} | line.plan
+    plan.pop("threads", None)
+    names = ("temperature", "network", "augmentation", "begin")
+    facts = {name: line.config.get(name) for name in names}
+    facts["processes"] = line.config.get("processes", 1)
+    return json.dumps([plan, sizes, line.precision, facts], sort_keys=True)
 
 
 def _count(runs: Sequence[Line]) -> tuple[int, int]:

@@ -202,6 +202,8 @@ def _options(line: Line) -> str:
     told += [f"temperature {line.config['temperature']}"] if "temperature" in line.config else []
     told += [line.precision] if line.precision != "32-true" else []
     told += [f"{processes} processes"] if processes > 1 else []
+    told += [f"patience {line.plan['patience']}"] if line.plan.get("patience") else []
+    told += [line.config["device"]] if line.config.get("device", "cpu") != "cpu" else []
     usual = {"places": PLACES, "validation_lists": 2_000, "test_lists": 10_000}
     told += [
         f"{name.replace('_', ' ')} {line.sizes[name]}"

@@ -110,5 +110,6 @@ def attempt(cell: Cell, patience: float = 0.0) -> bool:
             if isinstance(error, Busy) and time.monotonic() < until:
                 time.sleep(1.0)
                 continue
-            print(f"{cell.folder.name}: {error}", file=sys.stderr, flush=True)
+            why = str(error) or type(error).__name__
+            print(f"{cell.folder.name}: {why}", file=sys.stderr, flush=True)
             return False

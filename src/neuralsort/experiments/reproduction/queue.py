@@ -69,7 +69,7 @@ class Queue:
             self._side_by_side(self.workers)
         if self.failed:
             names = ", ".join(cell.folder.name for cell in self.failed)
-            where = "in log.txt in their folders" if self.workers else "above"
+            where = "above, or in log.txt in their folders" if self.workers else "above"
             raise Unfinished(
                 f"{len(self.failed)} runs did not finish: {names}. What they said is {where}. "
                 "The same command tries them again."

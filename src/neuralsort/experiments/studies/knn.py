@@ -181,14 +181,14 @@ class KNNStudy:
         """
         images = len(splits["train"])
         batch = min(plan.batch, images)
-        most = batch // 2 if config.recipe == "paper" else batch - 1
+        most = batch - batch // 2 if config.recipe == "paper" else batch - 1
         if config.method in NEURALSORT and config.k > most:
             raise ConfigError(
                 f"--k must be at most {most}, the candidates of a query in a batch of {batch},"
                 f" got {config.k}."
             )
         most = min(VALIDATION_INDEX, images)
-        if config.k > most:
+        if config.method != "cross_entropy" and config.k > most:
             raise ConfigError(
                 f"--k must be at most {most}, the images that validation looks at, got {config.k}."
             )

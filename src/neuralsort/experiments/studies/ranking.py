@@ -139,7 +139,7 @@ class Scorer(nn.Module):
 
     def scores(self, queries: Queries) -> Tensor:
         """`(queries, longest)`."""
-        return self.layers(queries.features)
+        return self.layers(queries.features.to(next(self.parameters())))
 
 
 class LambdaMART(nn.Module):

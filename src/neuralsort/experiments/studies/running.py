@@ -28,7 +28,7 @@ from ..record import Line
 from ..training import checkpoint
 from ..training.plan import ConfigError, Plan
 from ..training.trainer import Diverged, State, Task, Trainer, differences, make_fabric
-from .study import Study, StudyConfig
+from .study import Study, StudyConfig, Tested
 
 MODEL = "model.safetensors"
 """The best parameters of a finished run, with its line in the header."""
@@ -70,7 +70,7 @@ def run(study: Study, config: StudyConfig) -> Line:
         Busy: If another process is at work in the run's folder.
         CheckpointError: If another run is kept there.
         ConfigError: If there is not enough memory.
-        Diverged: If no temperature gives finite numbers.
+        Diverged: If no temperature gives finite numbers, or the test of the best one does not.
         Interrupted: After Ctrl-C or a SIGTERM, with a checkpoint.
     """
     folder, path = config.folder(study.name), config.results / f"{study.name}.jsonl"
@@ -110,10 +110,7 @@ def _run(
         raise next(iter(lost.values()))
     best = min(trials, key=lambda trial: trial.loss)
     model = best.task.model
-    tested = study.test(config, model, splits)
-    for name, value in tested.metrics.items():
-        if not math.isfinite(value):
-            raise Diverged(f"In the test, {name} is {value}. Test on more, or lower --lr.")
+    tested = _tested(study, config, model, splits)
     start, *later = [one for trial in trials for one in trial.state.sittings] or [now]
     lasting = [name for name in start if name != "date"]
     changed = [{x: one[x] for x in lasting if one[x] != start[x]} for one in later]
@@ -122,7 +119,7 @@ def _run(
         **config.identity,
         tau=best.tau,
         metrics=tested.metrics,
-        intervals=_finite(tested.intervals),
+        intervals=tested.intervals,
         intervals_over=tested.over,
         validation=best.state.best,
         steps=best.state.step,
@@ -193,18 +190,30 @@ def evaluate(
         ) from None
     where = environment()
     for one in [_resized(config, model, n) for n in lengths] or [config]:
-        tested = study.test(one, model, splits)
+        tested = _tested(study, one, model, splits)
         new = replace(
             line,
             **one.identity,
             metrics=tested.metrics,
-            intervals=_finite(tested.intervals),
+            intervals=tested.intervals,
             intervals_over=tested.over,
             extras=tested.extras,
             tested=where,
         )
         record.append(config.results / f"{study.name}.jsonl", new)
         yield new
+
+
+def _tested(study: Study, config: Any, model: nn.Module, splits: Any) -> Tested:
+    """The test, if all its metrics are finite; without intervals that are not."""
+    tested = study.test(config, model, splits)
+    for name, value in tested.metrics.items():
+        if not math.isfinite(value):
+            raise Diverged(
+                f"In the test, {name} is {value}. Train with a lower --lr, or with a larger test."
+            )
+    whole = {name: x for name, x in tested.intervals.items() if all(map(math.isfinite, x))}
+    return replace(tested, intervals=whole)
 
 
 def _resized(config: Any, model: Any, n: int) -> Any:
@@ -373,11 +382,6 @@ def _command(study: Study, config: StudyConfig, processes: int) -> str:
     if processes > 1:
         program = f"torchrun --nproc-per-node {processes} -m -- neuralsort.experiments"
     return " ".join([*words, program, rest])
-
-
-def _finite(intervals: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
-    """Those that there are; of very few lists there may be none."""
-    return {name: ends for name, ends in intervals.items() if all(map(math.isfinite, ends))}
 
 
 def _architecture(model: nn.Module) -> str:

@@ -128,10 +128,11 @@ class StudyConfig:
         usual = {one.name: one.default for one in fields(self)}
         sizes = {key: getattr(self, key) for key in self.sizes[1:]}
         sizes = {key: value for key, value in sizes.items() if value != usual[key]}
-        changed = [f"{key}{value:g}" for key, value in (sizes | self._given).items()]
-        changed += ["-".join(["tau", *(f"{tau:g}" for tau in self.tau)])] if self.tau else []
+        changed = [f"{key}{_short(value)}" for key, value in (sizes | self._given).items()]
+        changed += ["-".join(["tau", *map(_short, self.tau)])] if self.tau else []
         changed += [self.temperature] if self.temperature != "fixed" else []
-        changed += [self.precision] if self.precision != usual["precision"] else []
+        others = ("precision", "device")
+        changed += [value for key in others if (value := getattr(self, key)) != usual[key]]
         return self.run or Path("runs") / "-".join([name, *changed])
 
     def command(self, study: str) -> str:
@@ -144,6 +145,11 @@ class StudyConfig:
             words.append(f"--{option.name.replace('_', '-')}")
             words += map(str, value) if isinstance(value, tuple) else [str(value)]
         return shlex.join(words)
+
+
+def _short(value: float) -> str:
+    """A number in a name, in few digits if they are all."""
+    return f"{value:g}" if float(f"{value:g}") == value else repr(value)
 
 
 @dataclass

@@ -31,7 +31,7 @@ class Interrupted(Exception):
 
 
 class Diverged(Exception):
-    """The loss or its gradient is no number any more; the message says what to try."""
+    """The loss, its gradient or a metric is no finite number; the message says what to try."""
 
 
 class Task(Protocol):
@@ -218,7 +218,8 @@ class Trainer:
                 self.wrapped, self.optimizer, max_norm=self.plan.clip, error_if_nonfinite=False
             )
             norm = float(torch.as_tensor(found))
-        if not (math.isfinite(value) and math.isfinite(norm)):
+        (lost,) = self._agree(not (math.isfinite(value) and math.isfinite(norm)))
+        if lost:
             raise Diverged(
                 f"Training diverged at step {step}: the loss is {value}, the norm of its gradient "
                 f"{norm}. Lower --lr, or raise --tau."
