@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import pickle
+import re
 import shutil
 import signal
 import subprocess
@@ -141,7 +142,7 @@ def test_limits_keep_budgets_equal(tmp_path):
 def test_limits_lengthen_nothing(tmp_path, data):
     for limit in (10**6, 50):
         for cell in cells(data):
-            assert placed(cell, tmp_path, tmp_path, None, limit).steps <= cell.steps
+            assert placed(cell, tmp_path, tmp_path, None, limit).images <= cell.images
     wide = [placed(cell, tmp_path, tmp_path, None, 10**6).config for cell in cells(data)]
     assert [one.steps for one in wide] == [cell.config.steps for cell in cells(data)]
 
@@ -239,6 +240,44 @@ def test_the_first_runs_are_the_first_that_are_left(tmp_path, capfd):
     capfd.readouterr()
     reproduce(**options, first=2)
     assert capfd.readouterr().out.split() == everything[1:3]
+
+
+@pytest.mark.parametrize(("width", "minutes"), [(1, [5, 4, 1, 0]), (2, [2, 2, 2, 0])])
+def test_the_time_left_goes_with_the_images_left(tmp_path, monkeypatch, capsys, width, minutes):
+    """Of four runs the third has three times as many images a step; the others take a minute."""
+    batches = 4, 4, 12, 4
+    queue = [
+        replace(cell, config=replace(cell.config, batch=batch))
+        for cell, batch in zip(some_runs(tmp_path, 4), batches, strict=True)
+    ]
+    minute = queue[0].images
+    clock = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: clock)
+
+    class Clockwork:
+        rest: list[tuple[Cell, float]] = []
+
+        def has_room(self):
+            return len(self.rest) < width
+
+        def start(self, cell):
+            self.rest.append((cell, 60 * cell.images / minute))
+
+        def ended(self):
+            nonlocal clock
+            self.rest.sort(key=lambda one: one[1])
+            (cell, seconds), *others = self.rest
+            clock += seconds
+            self.rest = [(one, rest - seconds) for one, rest in others]
+            files.replace(cell.folder / MODEL, b"")  # it is done
+            return [(cell, True)]
+
+        def stop(self):
+            raise AssertionError("nobody asked")
+
+    Queue(queue, Clockwork()).run()
+    said = re.findall(r"about (\d+) minutes", capsys.readouterr().out)
+    assert [int(one) for one in said] == minutes
 
 
 @pytest.fixture(scope="module")

@@ -69,11 +69,13 @@ class Cell:
         return self.config.folder(self.study)
 
     @property
-    def steps(self) -> int:
-        """Steps over all temperatures: what the time of the run goes with."""
+    def images(self) -> int:
+        """Images looked at in training, over all temperatures: what the time of a run goes with."""
         if self.config.method in ("constant", "pixels", "pca"):
             return 0
-        return (1 if self.chooser else len(self.taus)) * self._plan.steps
+        trainings = 1 if self.chooser else len(self.taus)
+        in_batch = self._plan.batch * self.config.identity["sizes"].get("n", 1)
+        return trainings * self._plan.steps * in_batch
 
     @property
     def threads(self) -> int:

@@ -3,6 +3,7 @@
 import signal
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
 from ..training.trainer import Interrupted
@@ -44,8 +45,9 @@ class Queue:
 
     def __init__(self, cells: Sequence[Cell], workers: Workers | None = None) -> None:
         self.cells, self.workers = list(cells), workers
-        self.started = time.monotonic()
-        self.steps = 0
+        self.began: dict[Path, float] = {}  # the runs that are being done
+        self.side_by_side = 1
+        self.seconds, self.images = 0.0, 0  # of the runs that have ended
         self.failed: list[Cell] = []
         self.waiting: list[Cell] = []
 
@@ -64,6 +66,7 @@ class Queue:
         if self.workers is None:
             for cell in self.waiting:
                 if not self._is_lost(cell):
+                    self._begin(cell)
                     self._finished(cell, attempt(cell))
         else:
             self._side_by_side(self.workers)
@@ -85,6 +88,7 @@ class Queue:
                     if not workers.has_room():
                         break
                     waiting.remove(cell)
+                    self._begin(cell)
                     workers.start(cell)
                     running += 1
                 for cell, good in workers.ended():
@@ -103,9 +107,15 @@ class Queue:
             self.failed.append(cell)
         return lost
 
+    def _begin(self, cell: Cell) -> None:
+        self.began[cell.folder] = time.monotonic()
+        self.side_by_side = max(self.side_by_side, len(self.began))
+
     def _finished(self, cell: Cell, good: bool) -> None:
+        seconds = time.monotonic() - self.began.pop(cell.folder)
         if good:
-            self.steps += cell.steps
+            self.seconds += seconds
+            self.images += cell.images
         else:
             self.failed.append(cell)
         left = [one for one in self.waiting if not one.is_done and one not in self.failed]
@@ -115,10 +125,14 @@ class Queue:
         print(text + (")" if seconds is None else f", about {_hours(seconds)})"), flush=True)
 
     def seconds_left(self, left: Sequence[Cell]) -> float | None:
-        """By the speed so far; None while there is none."""
-        if not self.steps:
+        """By the speed of the runs that have ended; None while there is none."""
+        if not self.images:
             return None
-        return (time.monotonic() - self.started) / self.steps * sum(one.steps for one in left)
+        now, each = time.monotonic(), self.seconds / self.images
+        alone = [
+            max(0.0, each * one.images - (now - self.began.get(one.folder, now))) for one in left
+        ]
+        return sum(alone) / max(1, min(self.side_by_side, len(left)))
 
 
 def _interrupt(*_: object) -> None:
