@@ -1,6 +1,7 @@
 """Lines of results: their schema, how they are kept, and what they say of a run."""
 
 import errno
+import hashlib
 import json
 import random
 import shutil
@@ -247,6 +248,9 @@ def test_damaged_result_is_made_again_from_the_checkpoint(tmp_path, damage):
 
 
 def test_a_run_that_went_on_elsewhere_says_so(tmp_path, monkeypatch):
+    source = tmp_path / "augmentation.py"
+    source.write_text("first")
+    monkeypatch.setattr(running.augmentation, "__file__", str(source))
     monkeypatch.setattr(running.machine, "commit", lambda: "first")
     step = trainer.Trainer._step
 
@@ -260,9 +264,12 @@ def test_a_run_that_went_on_elsewhere_says_so(tmp_path, monkeypatch):
         run(SortStudy(), small(tmp_path, steps=6))
     monkeypatch.setattr(trainer.Trainer, "_step", step)
     monkeypatch.setattr(running.machine, "commit", lambda: "second")
+    source.write_text("second")
     line = run(SortStudy(), small(tmp_path, steps=6))
     assert line.commit == "first"
-    assert line.sittings == [{"commit": "second"}]
+    first, second = (hashlib.sha256(text).hexdigest() for text in (b"first", b"second"))
+    assert line.digests["augmentation"] == first
+    assert line.sittings == [{"commit": "second", "augmentation": second}]
 
 
 def test_untracked_source_makes_a_commit_dirty(tmp_path, monkeypatch):

@@ -184,7 +184,7 @@ def test_runs_of_different_budgets_are_never_compared():
     equal = [lines[0], with_steps(lines[1], 600)]
     (found,) = summary.compare(equal, "sort", "exact_match", **options)
     assert found.gain == pytest.approx(0.4)
-    assert found.welch is None
+    assert found.evidence is None
     assert summary.verdicts([found]) == ["n = 5: 0.400 ahead (too few seeds: 1 and 1)"]
 
 
@@ -201,9 +201,9 @@ def test_the_summary_has_welchs_interval_of_the_difference():
     freedom = (a + b) ** 2 / (a**2 / 2 + b**2 / 2)
     half = stats.t.ppf(0.975, freedom) * (a + b) ** 0.5
     gain = np.mean(ours) - np.mean(theirs)
-    assert found.welch is not None
-    assert found.welch[0] == pytest.approx((gain - half, gain + half))
-    assert found.welch[1] == pytest.approx(2 * stats.t.sf(gain / (a + b) ** 0.5, freedom))
+    assert found.evidence is not None
+    assert found.evidence[0] == pytest.approx((gain - half, gain + half))
+    assert found.evidence[1] == pytest.approx(2 * stats.t.sf(gain / (a + b) ** 0.5, freedom))
     assert found.found == "n = 5: 0.910 against 0.527 (Vanilla)"
     low, high = gain - half, gain + half
     told = f"95 %: {low:.3f} to {high:.3f}; settled"
@@ -214,6 +214,24 @@ def test_the_summary_has_welchs_interval_of_the_difference():
     close = seeds("neuralsort", *ours) + seeds("vanilla", 0.90, 0.91, 0.925)
     (equal,) = summary.compare(close, "sort", "exact_match", **options)
     assert summary.verdicts([equal])[0].endswith("; not settled")
+
+
+@pytest.mark.parametrize("larger", [True, False])
+def test_a_baseline_that_has_nothing_to_train_needs_no_seeds(larger):
+    ours = 0.90, 0.91, 0.92
+    lines = seeds("neuralsort", *ours) + [replace(one, steps=0) for one in seeds("constant", 0.5)]
+    pair = [lines[:3], lines[3:]]
+    found = summary.Comparison("here", *pair, "exact_match", larger)
+    low, high = stats.t.interval(0.95, 2, np.mean(ours) - 0.5, stats.sem(ours))
+    sign = 1 if larger else -1
+    assert found.evidence is not None
+    assert sorted(found.evidence[0]) == pytest.approx(sorted((sign * low, sign * high)))
+    assert found.evidence[1] == pytest.approx(stats.ttest_1samp(ours, 0.5).pvalue)
+    way = "ahead" if larger else "behind"
+    told = f"here: 0.410 {way}, 95 %: {low:.3f} to {high:.3f}; settled"
+    assert summary.verdicts([found]) == [told]
+    few = replace(found, ours=lines[:2])
+    assert summary.verdicts([few]) == [f"here: 0.405 {way} (too few seeds: 2 and 1)"]
 
 
 def test_a_difference_that_one_length_settles_may_be_chance_among_five():
@@ -295,7 +313,8 @@ def test_the_summary_says_how_gradients_vary_with_the_temperature():
     assert "temperature" in claim[0]
     ends = "-3.0 to -6.0 (tau 1 to 16)"
     assert here == [f"Deterministic NeuralSort, logarithms: n = 3 {ends}, n = 5 {ends}"]
-    assert sure == ["Deterministic NeuralSort: falls in 6 of 7 steps of the temperature"]
+    (told,) = sure
+    assert told.startswith("Deterministic NeuralSort: falls in 6 of 7 steps of the temperature, ")
 
 
 def test_the_table_of_temperatures_has_those_that_longer_runs_use():

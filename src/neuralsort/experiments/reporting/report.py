@@ -26,8 +26,8 @@ INTRODUCTION = (
     "what it is compared with.",
     "In the third study a network embeds images so that the nearest neighbours of an image have "
     "its label. Which images are the nearest is a sort as well. The fourth ranks documents.",
-    "Numbers are measured once, on a test set that is the same for every run and made of "
-    "images that no model has seen; whatever was chosen was chosen on a validation set. Every "
+    "Every number is of one test set, which is the same for every run and made of images that no "
+    "model has seen; temperatures, parameters and votes were chosen on a validation set. Every "
     "interval is of 95 %, and says over what: over seeds it is Student's, from three seeds on, "
     "always on the same test lists; of one seed it is over the test lists, or over those and the "
     "images they share, and over images or queries it is Wilson's or the bootstrap's. Cells that "
@@ -55,7 +55,8 @@ RECIPES = (
     "drawn in the same way, so that each of these has tables of its own. At one length they share "
     "all of the plan, such as lists a step and the learning rate, and seeds of a cell all options. "
     "Of several settings the one with the most methods counts, then that with the most seeds, then "
-    "the last; the last table has all.",
+    "the last; the last table has all. Commits and processors may differ within a cell, as it "
+    "tells. The time of a cell is that of the quickest of its seeds.",
 )
 
 SETS = {"mnist": "MNIST digits", "digits": "scikit-learn's 8 x 8 digits"}

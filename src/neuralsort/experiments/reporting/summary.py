@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ..networks.orderings import BASELINES, NEURALSORT
 from ..record import Line
-from ..studies.intervals import Interval, holm, of_difference, over_seeds
+from ..studies.intervals import Interval, holm, of_difference, of_distance, over_seeds
 from . import paper
 from .selection import PLACES, alike, comparable, per_seed, preferred, sweeps, validation
 from .tables import Table, mean, name
@@ -48,11 +48,18 @@ class Comparison:
         return apart if self.larger else -apart
 
     @property
-    def welch(self) -> tuple[Interval, float] | None:
-        """Of the gain: 95 % interval over seeds, and p-value; None for fewer than three seeds."""
-        sides = [self.ours, self.theirs] if self.larger else [self.theirs, self.ours]
-        a, b = ([run.metrics[self.metric] for run in runs] for runs in sides)
-        return of_difference(a, b)
+    def evidence(self) -> tuple[Interval, float] | None:
+        """Of the gain: 95 % interval over seeds, and p-value; None for fewer than three seeds.
+
+        The other method may have nothing to train, and so no seeds.
+        """
+        sign = 1 if self.larger else -1
+        ours, theirs = (
+            [sign * run.metrics[self.metric] for run in runs] for runs in (self.ours, self.theirs)
+        )
+        if not self.theirs[0].steps:
+            return of_distance(ours, theirs[0])
+        return of_difference(ours, theirs)
 
     @property
     def found(self) -> str:
@@ -64,9 +71,9 @@ class Comparison:
         """Ahead or behind, by how much, and whether seeds could have done it."""
         way = "ahead" if self.gain >= 0 else "behind"
         told = f"{self.where}: {self._print(abs(self.gain))} {way}"
-        if self.welch is None:
+        if self.evidence is None:
             return f"{told} (too few seeds: {len(self.ours)} and {len(self.theirs)})"
-        low, high = sorted(end if self.gain >= 0 else -end for end in self.welch[0])
+        low, high = sorted(end if self.gain >= 0 else -end for end in self.evidence[0])
         sure = "settled" if settled else "not settled"
         return f"{told}, 95 %: {self._print(low)} to {self._print(high)}; {sure}"
 
@@ -123,7 +130,7 @@ def verdicts(found: Sequence[Comparison]) -> list[str]:
     is settled if its p-value is below 0.05 after Holm's correction. What has too few seeds counts
     as well, so that seeds to come cannot unsettle anything else by their number alone.
     """
-    adjusted = holm([one.welch[1] if one.welch else 1.0 for one in found])
+    adjusted = holm([one.evidence[1] if one.evidence else 1.0 for one in found])
     return [one.verdict(settled=p < 0.05) for one, p in zip(found, adjusted, strict=True)]
 
 
@@ -140,10 +147,12 @@ def summaries(lines: Sequence[Line]) -> list[Table]:
         *_variance(mnist),
     ]
     note = (
-        "Compared are runs that were trained at the length of the test, all with the same number "
-        "of steps, beside the baseline that is best on validation lists. From three seeds each "
-        "on, the interval is Welch's, of the difference of the means: it is about other seeds, not "
-        "about other test images, and about each length by itself. A claim is about several "
+        "Compared are runs that were trained at the length of the test, beside the baseline that "
+        "is best on validation. Runs on lists have the same number of steps; those that look for "
+        "neighbours share it where they share the network. From three seeds each on, the interval "
+        "is Welch's, of the difference of the means, or Student's where the baseline has nothing "
+        "to train: it is about other seeds, not about other test images, and about each length by "
+        "itself. A claim is about several "
         "lengths or sets of images, so a difference counts as settled if its p-value stays below "
         "0.05 after Holm's correction over them: then it is hardly chance, however small it may "
         "be. Where the claim is that two are alike, a settled difference speaks against it, and "
@@ -167,9 +176,11 @@ def _row(claim: str, found: Sequence[Comparison]) -> list[list[list[str]]]:
 def _sorting(lines: Sequence[Line], recipe: str) -> list[list[list[str]]]:
     options = {"larger": True, "recipe": recipe}
     best = compare(lines, "sort", "exact_match", **options)
+    also = compare(lines, "sort", "exact_match", ours=SAMPLED, **options)
     sampled = compare(lines, "sort", "exact_match", ours=SAMPLED, others=(OURS,), **options)
     return [
         *_row("NeuralSort puts clearly more lists in order than the baselines, at every n.", best),
+        *_row("So does its stochastic form.", also),
         *_baselines(lines, recipe),
         *_row("The deterministic and the stochastic form are about as good.", sampled),
     ]
@@ -213,11 +224,13 @@ def _lowest(runs: Sequence[Line], metric: str) -> float:
 def _medians(lines: Sequence[Line]) -> list[list[list[str]]]:
     options = {"larger": False, "form": "{:.2f}", "unit": 1e4}
     best = compare(lines, "median", "mse", **options)
+    also = compare(lines, "median", "mse", ours=SAMPLED, **options)
     sampled = compare(lines, "median", "mse", ours=SAMPLED, others=(OURS,), **options)
     return [
         *_row(
             "NeuralSort predicts medians with a smaller error (x 1e-4) than the baselines.", best
         ),
+        *_row("So does its stochastic form (x 1e-4).", also),
         *_row("Of the two forms, the stochastic one has the smaller error (x 1e-4).", sampled),
     ]
 
@@ -277,6 +290,9 @@ def _variance(lines: Sequence[Line]) -> list[list[list[str]]]:
             steps += len(ends) - 1
         if told:
             here.append(f"{name(method)}, logarithms: {', '.join(told)}")
-            sure.append(f"{name(method)}: falls in {falls} of {steps} steps of the temperature")
+            sure.append(
+                f"{name(method)}: falls in {falls} of {steps} steps of the temperature, in one "
+                "seed, and not in relation to the size of gradients"
+            )
     claim = "The higher the temperature, the less gradients vary."
     return [[[claim], here, sure]] if here else []

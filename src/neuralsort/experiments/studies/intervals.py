@@ -109,6 +109,21 @@ def of_difference(a: Sequence[float], b: Sequence[float]) -> tuple[Interval, flo
     return _pair(found.confidence_interval(0.95)), float(found.pvalue)
 
 
+def of_distance(values: Sequence[float], known: float) -> tuple[Interval, float] | None:
+    """Student's interval of a mean over seeds minus a number that no seed changes; its p-value.
+
+    None for fewer than three seeds.
+    """
+    ends = over_seeds(values)
+    if ends is None:
+        return None
+    apart = ends[0] - known, ends[1] - known
+    if not np.ptp(values):
+        return apart, float(apart[0] == 0)
+    found: Any = stats.ttest_1samp(values, known)
+    return apart, float(found.pvalue)
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's p-values of several tests of one claim, in the order given.
 

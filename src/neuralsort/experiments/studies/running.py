@@ -48,10 +48,11 @@ PACKAGES = ("neuralsort", "torch", "numpy", "lightning-fabric", "scikit-learn", 
 
 
 def environment() -> dict[str, Any]:
-    """What a number depends on besides the options: versions, commit, machine; and the date."""
+    """What a number depends on besides the options: versions, source, machine; and the date."""
     return {
         "versions": machine.versions(PACKAGES),
         "commit": machine.commit(),
+        "augmentation": _hash(Path(augmentation.__file__).read_text()),
         "machine": machine.machine() | machine.arithmetic(),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
@@ -112,8 +113,11 @@ def _run(
     model = best.task.model
     tested = _tested(study, config, model, splits)
     start, *later = [one for trial in trials for one in trial.state.sittings] or [now]
-    lasting = [name for name in start if name != "date"]
-    changed = [{x: one[x] for x in lasting if one[x] != start[x]} for one in later]
+    changed = [
+        {x: fact for x, fact in one.items() if x != "date" and fact != start.get(x)}
+        for one in later
+    ]
+    facts = {x: fact for x, fact in start.items() if x != "augmentation"}
     line = Line(
         study=study.name,
         **config.identity,
@@ -136,12 +140,12 @@ def _run(
         | study.facts(config),
         trials=[{"tau": trial.tau, "history": trial.state.history} for trial in trials]
         + [{"tau": tau, "history": [], "diverged": str(error)} for tau, error in lost.items()],
-        **start,
+        **facts,
         command=_command(study, config, fabric.world_size),
         digests={
             "data": checkpoint.digest(_tensors(splits)),
             "network": _architecture(model),
-            "augmentation": _hash(Path(augmentation.__file__).read_text()),
+            "augmentation": start.get("augmentation", now["augmentation"]),
         },
         sittings=[one for one in changed if one],
         extras=tested.extras,
