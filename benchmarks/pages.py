@@ -36,6 +36,7 @@ from neuralsort.experiments.reporting.selection import (
     preferred,
     within,
 )
+from neuralsort.experiments.reporting.selection import ranked as alike_ranked
 from neuralsort.experiments.reporting.tables import name as in_print
 from neuralsort.experiments.reporting.tables import place
 from neuralsort.experiments.reproduction.cells import LONG, STEPS
@@ -216,7 +217,7 @@ def ranked(lines: Iterable[Line]) -> str:
     """
     names = {"ndcg@5": "NDCG@5", "ndcg@10": "NDCG@10", "mrr": "MRR", "map": "MAP"}
     found: dict[str, list[Line]] = {}
-    for line in lines:
+    for line in alike_ranked(lines):
         found.setdefault(line.method, []).append(line)
     anchor = per_fold(found["lambdamart"])
     rows = []

@@ -46,7 +46,11 @@ def no_work(monkeypatch):
     ("options", "message"),
     [
         (["--n", "0"], "--n must be at least 1, got 0"),
+        (["--n", "1"], "--n must be at least 2, so that lists have orders; got 1"),
         (["--places", "12"], "--places must be at most 9, got 12"),
+        (["--tau", "1e308"], "--tau must be positive numbers, got 1e+308"),
+        (["--threads", "1000000000000"], "--threads must be at most 1024, got 1000000000000"),
+        (["--method", "vanilla", "--temperature", "learned"], "vanilla has none. Leave it out"),
         (["--tau", "1", "-2"], "--tau must be positive numbers, got -2.0"),
         (["--lr", "nan"], "--lr must be a positive number, got nan"),
         (["--steps", "-3"], "--steps must be at least 1, got -3"),
@@ -191,6 +195,13 @@ def test_interrupt_says_how_to_go_on(capsys, monkeypatch, kind, folder):
     said = capsys.readouterr().err
     assert f"neuralsort train sort --n 7 --run '{folder}'" in said
     assert ("checkpoint" in said) == (kind is trainer.Interrupted)
+    monkeypatch.setenv("WORLD_SIZE", "2")  # as torchrun does
+    assert cli.main(["train", "sort"]) == 130
+    start = "  torchrun --nproc-per-node 2 -m -- neuralsort.experiments train sort\n"
+    assert start in capsys.readouterr().err
+    monkeypatch.setenv("RANK", "1")
+    assert cli.main(["train", "sort"]) == 130
+    assert capsys.readouterr().err == ""
 
 
 def test_broken_lines_and_folders_are_errors_not_tracebacks(tmp_path, capsys):

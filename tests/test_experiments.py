@@ -581,6 +581,25 @@ def test_student_needs_three_seeds():
     assert intervals.over_seeds([0.5, 0.5, 0.5]) == pytest.approx((0.5, 0.5))
 
 
+def test_intervals_stay_where_the_numbers_are():
+    values, images = torch.tensor([1.0, 1.0, 1.0, 0.4]), torch.arange(4).view(4, 1)
+    low, high = intervals.of_mean(values, images, most=1.0)
+    assert low < 0.85 < high == 1.0
+    low, high = intervals.of_mean(values - 0.4, images)
+    assert 0 < low < 0.45 < high
+    assert intervals.of_mean(1 - values, images)[0] == 0.0
+
+
+def test_a_number_that_no_seed_changes_has_no_seeds():
+    values = [0.1, 0.2, 0.4]
+    found = intervals.of_distance(values, 0.2)
+    assert found is not None
+    assert found[0] == pytest.approx([end - 0.2 for end in intervals.over_seeds(values)])
+    assert intervals.of_distance(values[:2], 0.2) is None
+    assert intervals.of_distance([0.5] * 3, 0.5)[1] == 1.0
+    assert intervals.of_distance([0.5] * 3, 0.25)[1] == 0.0
+
+
 def test_holm_multiplies_the_smallest_most():
     assert intervals.holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
     assert intervals.holm([0.5, 0.6]) == [1.0, 1.0]
@@ -825,6 +844,21 @@ def test_a_temperature_that_diverges_loses_and_does_not_stop_the_others(tmp_path
     line = run(SortStudy(), small(SortConfig, tmp_path, tau=(1.0, 2.0)))
     assert line.tau == 2.0
     assert [trial["tau"] for trial in line.trials if "diverged" in trial] == [1.0]
+
+    def later(self, *batch):
+        if self.ordering.tau == 1.0 and self.training:
+            steps.append(1)
+            if len(steps) > 3:
+                return forward(self, *batch) * math.nan
+        return forward(self, *batch)
+
+    steps = []
+    monkeypatch.setattr(sorting.SortModel, "forward", later)
+    late = small(SortConfig, tmp_path, tau=(1.0, 2.0), steps=10, run=tmp_path / "late")
+    line = run(SortStudy(), late)
+    (lost,) = [trial for trial in line.trials if "diverged" in trial]
+    assert [entry["step"] for entry in lost["history"]] == [2]  # what it had come to is told
+    monkeypatch.setattr(sorting.SortModel, "forward", spoilt)
     alone = small(SortConfig, tmp_path, tau=(1.0,), run=tmp_path / "alone")
     with pytest.raises(trainer.Diverged, match=r"diverged at step 0.*nan.*Lower --lr"):
         run(SortStudy(), alone)

@@ -93,6 +93,15 @@ def test_ctrl_c_leaves_a_checkpoint_from_which_the_run_ends_with_the_same_bits(t
     assert len(state.history) == 3
 
 
+def test_ctrl_c_in_the_last_step_stops_as_well(tmp_path):
+    """What comes after may take long: other temperatures, the test, or the rest of a queue."""
+    with pytest.raises(Interrupted):
+        trainer(tmp_path, task=Regression(interrupt_at=PLAN.steps - 1)).run("all steps")
+    again = trainer(tmp_path)
+    assert again.done
+    assert again.run("nothing left").step == PLAN.steps
+
+
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
 def test_a_run_cut_into_single_steps_is_the_same_run(tmp_path, optimizer):
     plan = replace(PLAN, optimizer=optimizer, average=0.9, clip=1.0)
@@ -415,6 +424,16 @@ def test_two_processes_agree_on_checkpoints_and_on_when_to_stop(two_processes):
     _, line = finished(there / "with batch norm")
     assert line.config["processes"] == 2
     assert said.count("exact_match") == 2  # by one process for each of the runs
+
+
+def test_parameters_that_are_not_finite_are_no_result(tmp_path):
+    """Though a validation that does not look at them may be finite."""
+    task = Regression()
+    task.validate = lambda model: {"error": 1.0}
+    with torch.no_grad():
+        task.model.layers[1].running_mean.fill_(torch.inf)  # no loss in training sees it
+    with pytest.raises(Diverged, match=r"before step 4: a parameter .* Lower --lr"):
+        trainer(tmp_path, task=task).run("blind")
 
 
 def test_diverging_says_what_to_try(tmp_path):

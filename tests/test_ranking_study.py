@@ -178,6 +178,12 @@ def test_an_epoch_sees_every_query_that_teaches_something(folder):
     assert (ordered.diff(dim=-1) <= 0).all()
 
 
+def test_processes_without_a_query_repeat_one(folder):
+    task = ranking.RankTask(torch.nn.Identity(), RankConfig(), letor.load_fold(1, folder), 16)
+    whole, other = (task.batch(0, part) for part in (slice(0, 1), slice(16, None, 17)))
+    assert all(torch.equal(a, b) for a, b in zip(whole, other, strict=True))
+
+
 def test_the_temperature_is_chosen_on_validation(folder):
     line = run(RankStudy(), config(folder, tau=(1e3, 1.0), steps=20))
     best = {t["tau"]: max(h["ndcg@10"] for h in t["history"]) for t in line.trials}

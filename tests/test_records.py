@@ -292,7 +292,24 @@ def test_untracked_source_makes_a_commit_dirty(tmp_path, monkeypatch):
     assert machine.commit() == f"{clean}-dirty"
 
 
-@pytest.mark.parametrize("options", [{"n": 10**7}, {"test_lists": 10**12}, {"batch": 10**9}])
+def test_results_that_cannot_be_written_are_told_before_any_work(tmp_path, monkeypatch):
+    (tmp_path / "results").write_text("a file in the way")
+    config = small(tmp_path, results=tmp_path / "results" / "mine")
+    with pytest.raises(OSError, match="results"):
+        run(SortStudy(), config)
+    assert not (tmp_path / "run").exists()
+
+
+def test_tests_of_long_lists_are_refused_where_memory_is_short(tmp_path):
+    run(SortStudy(), small(tmp_path))
+    again = evaluate(SortStudy(), SortConfig(results=tmp_path), tmp_path / "run", lengths=[10**6])
+    with pytest.raises(ConfigError, match=r"GB of memory, .* Lower --n\.$"):
+        list(again)
+
+
+@pytest.mark.parametrize(
+    "options", [{"n": 10**7}, {"test_lists": 10**12}, {"batch": 10**9}, {"overlap": 10**8}]
+)
 def test_lists_too_long_for_memory_are_refused_before_any_work(tmp_path, options):
     with pytest.raises(ConfigError, match=r"needs at least .* GB .* are free. Lower --n"):
         run(SortStudy(), small(tmp_path, **options))

@@ -348,6 +348,31 @@ def test_cells_of_the_tuned_recipe_say_what_others_found():
     assert "Prillo" not in str(list_table(SORT, seeds("neuralsort", 0.8), "mnist").rows)
 
 
+def test_rankings_of_other_plans_are_not_compared():
+    def folds(method: str, value: float, *, steps: int = 275, lr: float = 2e-3) -> list[Line]:
+        plan = {"steps": max(steps, 1), "batch": 32, "lr": lr}
+        one = fake_line(method, study="rank", data="mq2008", steps=steps, config={"plan": plan})
+        metrics = dict.fromkeys(("ndcg@5", "ndcg@10", "mrr"), value)
+        return [replace(one, sizes={"fold": fold}, metrics=metrics) for fold in (1, 2)]
+
+    usual = folds("ranknet_loss", 0.5) + folds("neural_ndcg", 0.4)
+    trees = folds("lambdamart", 0.45, steps=0)
+    others = folds("neural_ndcg", 0.9, steps=5) + folds("lambda_loss", 0.9, lr=1.0)
+    for lines in ([*usual, *trees, *others], [*others, *trees, *usual]):
+        rows = tables.rank_table(lines).rows
+        assert [row[0][0] for row in rows] == ["ranknet_loss", "lambdamart", "neural_ndcg"]
+        assert "0.900" not in str(rows)
+
+
+def test_what_is_not_trained_is_compared_on_the_same_test():
+    trained = fake_line()
+    constant = replace(fake_line("constant", exact=0.2), steps=0)
+    few = replace(constant, sizes=constant.sizes | {"test_lists": 7})
+    double = replace(constant, precision="64-true")
+    (budget,) = budgets([trained])
+    assert within([trained, constant, few, double], budget) == [trained, constant]
+
+
 def test_rankings_have_an_interval_over_folds():
     values = [0.1, 0.2, 0.3, 0.4, 0.5]
     one = fake_line("ranknet_loss", study="rank")

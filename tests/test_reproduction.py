@@ -197,11 +197,33 @@ def test_a_run_whose_line_is_there_is_done_wherever_it_was(tmp_path):
     assert len(unpublished([short, whole], again)) == 2
     elsewhere = [replace(line, config=line.config | {"network": "another"}) for line in lines]
     assert len(unpublished([short, whole], elsewhere)) == 2
+    strange = [replace(line, config=line.config | {"plan": {"pace": 1}}) for line in lines]
+    assert len(unpublished([short, whole], strange)) == 2
+    runs = [line for line in lines if len(line.config["taus"]) == 1]  # that of the choice is lost
+    assert [cell.folder for cell in unpublished([short, whole, other], runs)] == [
+        short.folder,
+        other.folder,
+    ]
     early = [replace(line, digests={}) for line in lines]  # of whose data nothing is known
     assert len(unpublished([short, whole], early)) == 2
     (choice,) = [line for line in lines if len(line.config["taus"]) > 1]
     later = replace(choice, tau=3.0)
     assert unpublished([other], [*lines, later])[0].config.tau == (3.0,)
+
+
+def test_parameters_that_were_not_kept_in_time_are_kept_later(tmp_path):
+    """The process was killed between the line and the copy."""
+    queue = in_order([tiny(tmp_path)])
+    Queue(queue).run()
+    lines = record.read(tmp_path / "results")
+    assert unpublished(queue, lines) == []
+    (kept,) = (tmp_path / "results" / "weights").iterdir()
+    kept.unlink()
+    left = unpublished(queue, lines)
+    assert [cell.folder for cell in left] == [queue[1].folder]
+    Queue(left).run()
+    assert kept.exists()
+    assert record.read(tmp_path / "results") == lines
 
 
 def test_a_folder_with_another_run_is_told_and_does_not_stop_the_queue(tmp_path, capfd):

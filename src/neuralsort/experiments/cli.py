@@ -21,7 +21,7 @@ from .record import Line, RecordWarning
 from .reproduction.command import reproduce
 from .reproduction.queue import Unfinished
 from .studies import STUDIES
-from .studies.running import FAILURES, evaluate, finished, run
+from .studies.running import FAILURES, evaluate, finished, program, run
 from .studies.study import Study
 from .training.plan import ConfigError
 from .training.trainer import Interrupted
@@ -137,7 +137,7 @@ def check(name: tyro.conf.Positional[Downloaded] = "mnist", data_dir: Path | Non
 
 def _tell(line: Line) -> None:
     """Prints what a run came to; of several processes, the first does."""
-    if os.environ.get("RANK", "0") != "0":
+    if not _is_first_process():
         return
     size = STUDIES[line.study].config.sizes[0]
     about = f"{line.data}, {size} = {line.sizes[size]}, {line.recipe}"
@@ -176,12 +176,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say(console, "Error:", f"{error}{memory}".strip())
         return 2
     except (Interrupted, KeyboardInterrupt) as stop:
-        kept = ", with a checkpoint" if isinstance(stop, Interrupted) else ""
-        command = escape(f"neuralsort {shlex.join(given)}")
-        console.print(f"Stopped{kept}. To go on, run the same command again:")
-        console.print(f"  {command}", highlight=False, soft_wrap=True)
+        if _is_first_process():
+            kept = ", with a checkpoint" if isinstance(stop, Interrupted) else ""
+            command = escape(f"{program(int(os.environ.get('WORLD_SIZE', 1)))} {shlex.join(given)}")
+            console.print(f"Stopped{kept}. To go on, run the same command again:")
+            console.print(f"  {command}", highlight=False, soft_wrap=True)
         return 130
     return 0
+
+
+def _is_first_process() -> bool:
+    """Of several that train together, one talks."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _say(console: Console, kind: str, text: str) -> None:

@@ -123,7 +123,7 @@ def write_report(results: Path, out: Path) -> Path:
         mine = [line for line in lines if line.study == study]
         sections.append(Section(study.capitalize(), tables=tables.metrics_tables(mine)))
     runs = [line for line in lines if line.study != "rank"]  # of which there are hundreds
-    sections.append(Section("Runs", tables=[tables.runs_table(runs)]))
+    sections.append(Section("Runs", tables=[tables.runs_table(runs)] if runs else []))
     sections = [one for one in sections if one.texts or one.tables or one.figures]
     loader = jinja2.PackageLoader(__package__ or "", "templates")
     for name, escape in (("report.md", False), ("index.html", True)):

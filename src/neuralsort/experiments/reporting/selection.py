@@ -50,6 +50,11 @@ def per_seed(lines: Sequence[Line]) -> list[Line]:
     return [*fullest(groups, len).values()] if groups else []
 
 
+def ranked(lines: Iterable[Line]) -> list[Line]:
+    """The lines of rankings that share all conditions, as those of lists do."""
+    return _alike([line for line in lines if line.study == "rank"])
+
+
 def per_fold(lines: Sequence[Line]) -> dict[int, Line]:
     """One line for each fold of a method of ranking, of the settings with the most folds."""
     firsts = [line for line in lines if line.seed == 0]
@@ -109,33 +114,48 @@ def within(lines: Sequence[Line], budget: Budget) -> list[Line]:
         if not is_search(line)
         and (Budget.of(line) == budget if line.steps else line.recipe == budget.recipe)
     ]
-    usual = {
-        lists: fullest(alike.items(), lambda one: _count(one[1]))[0]
-        for lists, trained in grouped([x for x in group if x.steps], _lists).items()
-        for alike in [grouped(trained, _conditions)]
-    }
-    return [line for line in group if not line.steps or _conditions(line) == usual[_lists(line)]]
+    return _alike(group)
 
 
-def _lists(line: Line) -> tuple:
+def _alike(lines: Sequence[Line]) -> list[Line]:
+    """Of the runs on the same data those under the same conditions: of the most methods first."""
+    usual: dict[tuple, Line] = {}
+    for data, runs in grouped(lines, _data).items():
+        trained = [run for run in runs if run.steps] or runs
+        usual[data] = fullest(grouped(trained, _conditions).values(), _count)[-1]
+    return [
+        line
+        for line in lines
+        for like in [usual[_data(line)]]
+        if (_conditions(line) == _conditions(like) if line.steps else _test(line) == _test(like))
+    ]
+
+
+def _data(line: Line) -> tuple:
     """What a run was trained on."""
     return line.study, line.data, line.sizes.get("places"), line.train_n
 
 
+def _test(line: Line) -> tuple:
+    """How it was tested: sizes but for the length of lists and the fold, and precision."""
+    sizes = {name: value for name, value in line.sizes.items() if name not in ("n", "fold")}
+    return tuple(sorted(sizes.items())), line.precision
+
+
 def _conditions(line: Line) -> str:
-    """All but the method and its temperature, the length of lists, the seed and threads."""
-    sizes = {name: value for name, value in line.sizes.items() if name != "n"}
+    """All but the method and its temperature, the length of lists, the fold, seed and threads."""
     plan = {"overlap": 1} | line.plan
     plan.pop("threads", None)
     names = ("temperature", "network", "augmentation", "begin")
     facts = {name: line.config.get(name) for name in names}
     facts["processes"] = line.config.get("processes", 1)
-    return json.dumps([plan, sizes, line.precision, facts], sort_keys=True)
+    return json.dumps([plan, _test(line), facts], sort_keys=True)
 
 
 def _count(runs: Sequence[Line]) -> tuple[int, int]:
     """How many methods, and how many runs, whatever they were tested on."""
-    return len({run.method for run in runs}), len({(run.method, run.seed) for run in runs})
+    kinds = {(run.method, run.seed, run.sizes.get("fold")) for run in runs}
+    return len({run.method for run in runs}), len(kinds)
 
 
 def main_runs(lines: Sequence[Line], recipe: str) -> list[Line]:

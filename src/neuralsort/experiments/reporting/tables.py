@@ -8,7 +8,7 @@ from ..networks.orderings import WITHOUT_TAU
 from ..record import Line
 from ..studies.intervals import Interval, over_seeds
 from . import paper
-from .selection import PLACES, per_fold, per_seed
+from .selection import PLACES, per_fold, per_seed, ranked
 
 MISSING = "missing"
 
@@ -100,16 +100,15 @@ def time_of(runs: Sequence[Line]) -> str:
 def rank_table(lines: Sequence[Line]) -> Table:
     """Mean over folds of every method, with Student's interval, the best first."""
     found: dict[str, list[Line]] = defaultdict(list)
-    for line in lines:
-        if line.study == "rank":
-            found[line.method].append(line)
+    for line in ranked(lines):
+        found[line.method].append(line)
     methods = [list(per_fold(mine).values()) for mine in found.values()]
     methods = [runs for runs in methods if runs]
     methods.sort(key=lambda runs: -mean(runs, "ndcg@10"))
     metrics = ("ndcg@5", "ndcg@10", "mrr")
     rows = [
         [
-            [name(runs[0].method), f"{len(runs)} folds"],
+            [name(runs[0].method), "1 fold" if len(runs) == 1 else f"{len(runs)} folds"],
             *(_over_folds(runs, metric) for metric in metrics),
         ]
         for runs in methods

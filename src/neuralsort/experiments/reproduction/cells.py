@@ -87,6 +87,10 @@ class Cell:
         """The temperatures that it tries; of one that a short run chooses, those of the recipe."""
         return self.config.tau or STUDIES[self.study].taus(self.config)
 
+    def at(self, tau: float | None) -> "Cell":
+        """The same run at a temperature that need not be chosen."""
+        return Cell(self.study, replace(self.config, tau=(tau,)))
+
     def is_told_by(self, line: Line) -> bool:
         """Whether a line is of this run: its options, plan, and what the study says of itself.
 
@@ -95,7 +99,10 @@ class Cell:
         study = STUDIES[self.study]
         if not line.digests:
             return False
-        found, asked = told(line, study, self.config, self._plan, self.taus)
+        try:
+            found, asked = told(line, study, self.config, self._plan, self.taus)
+        except CheckpointError:
+            return False
         return found == asked
 
     @property
@@ -106,6 +113,22 @@ class Cell:
     def is_done(self) -> bool:
         """Whether the run has finished."""
         return (self.folder / MODEL).exists()
+
+    @property
+    def kept(self) -> Path | None:
+        """Where its parameters are kept with the results, if they are of that kind."""
+        config = self.config
+        kind = config.method, config.seed, config.identity["sizes"].get("k", KEPT_K)
+        if kind != (KEPT_METHOD, KEPT_SEED, KEPT_K) or len(config.tau) > 1:
+            return None
+        return config.results / "weights" / f"{self.folder.name}.safetensors"
+
+    @property
+    def lacks_copy(self) -> bool:
+        """Whether the run has finished here, and was killed before its parameters were kept."""
+        if self.kept is None or not self.is_done or self.kept.exists():
+            return False
+        return (self.folder / MODEL).stat().st_size <= KEPT_BYTES
 
     @property
     def is_ready(self) -> bool:
@@ -124,11 +147,8 @@ def run_cell(cell: Cell) -> Line:
         config = replace(config, tau=(_choice(cell.folder, cell.chooser.folder).tau,))
     line = run(STUDIES[cell.study], config)
     model = cell.folder / MODEL
-    kind = line.method, line.seed, line.sizes.get("k", KEPT_K)
-    is_kept = kind == (KEPT_METHOD, KEPT_SEED, KEPT_K) and len(config.tau) < 2
-    if is_kept and model.stat().st_size <= KEPT_BYTES:
-        kept = config.results / "weights" / f"{cell.folder.name}.safetensors"
-        files.replace(kept, model.read_bytes())
+    if cell.kept is not None and model.stat().st_size <= KEPT_BYTES:
+        files.replace(cell.kept, model.read_bytes())
     return line
 
 
@@ -258,8 +278,11 @@ def unpublished(wanted: Sequence[Cell], lines: Sequence[Line]) -> list[Cell]:
     for cell in wanted:
         choice = published(cell.chooser) if cell.chooser else None
         if choice is not None:
-            cell = Cell(cell.study, replace(cell.config, tau=(choice.tau,)))
-        if cell.chooser or not published(cell):
+            cell = cell.at(choice.tau)
+        # Without the line of the choice, the run may be there at any of the temperatures.
+        taus = cell.chooser.taus if cell.chooser else ()
+        known = [cell.at(tau) for tau in taus] or [cell]
+        if cell.lacks_copy or not any(map(published, known)):
             left.append(cell)
     return left
 

@@ -74,6 +74,9 @@ def _work(cell: Cell) -> None:
         good = attempt_with_log(cell, LOCK_SECONDS)
     except (Interrupted, KeyboardInterrupt):
         good = False
+    except OSError as error:  # there can be no folder, or no file in it
+        print(f"{cell.folder.name}: {error}", file=sys.stderr, flush=True)
+        good = False
     sys.exit(0 if good else 1)
 
 

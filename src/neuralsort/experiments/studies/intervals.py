@@ -60,9 +60,10 @@ def of_share(values: Tensor, images: Tensor) -> Interval:
     return wilson(share, share * (1 - share) / error**2 if error else len(values))
 
 
-def of_mean(values: Tensor, images: Tensor) -> Interval:
-    """The normal interval of a mean over lists."""
-    return _normal(values.double().mean().item(), standard_error(values, images))
+def of_mean(values: Tensor, images: Tensor, *, most: float = math.inf) -> Interval:
+    """The normal interval of a mean over lists of what is between 0 and the most there can be."""
+    low, high = _normal(values.double().mean().item(), standard_error(values, images))
+    return max(low, 0.0), min(high, most)
 
 
 def of_r2(both: Tensor, images: Tensor) -> Interval:

@@ -182,6 +182,8 @@ class KNNStudy:
         images = len(splits["train"])
         batch = min(plan.batch, images)
         most = batch - batch // 2 if config.recipe == "paper" else batch - 1
+        if config.method in NEURALSORT and batch < 2:
+            raise ConfigError(f"--batch must be at least 2 to have neighbours in it, got {batch}.")
         if config.method in NEURALSORT and config.k > most:
             raise ConfigError(
                 f"--k must be at most {most}, the candidates of a query in a batch of {batch},"

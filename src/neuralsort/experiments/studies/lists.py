@@ -23,6 +23,9 @@ PAPER_TAUS = (1.0, 2.0, 4.0, 8.0, 16.0)
 
 FAST_TAU = 0.5
 
+CHUNK = 50
+"""Lists that are tested at a time."""
+
 
 @dataclass(frozen=True)
 class ListConfig(StudyConfig):
@@ -51,6 +54,11 @@ class ListConfig(StudyConfig):
         super().__post_init__()
         if self.places > 9:
             raise ConfigError(f"--places must be at most 9, got {self.places}.")
+        if self.temperature != "fixed" and self.method in WITHOUT_TAU:
+            raise ConfigError(
+                f"--temperature {self.temperature} is for methods that have a temperature, and "
+                f"{self.method} has none. Leave it out."
+            )
         if self.test_lists < 2:
             raise ConfigError(f"--test-lists must be at least 2, got {self.test_lists}.")
 
@@ -101,13 +109,15 @@ class ListStudy:
         )
 
     def memory(self, config: ListConfig, plan: Plan) -> int:
-        """Bytes of what a step keeps of its images, and of the indices of the test lists."""
+        """Bytes of what a step keeps of its images and lists, or a test; and of the test lists."""
         side = 28 if config.data == "mnist" else 8
-        cells = plan.batch * config.n * config.places
-        step = 64 * 4 * side**2 * cells
-        matrices = 4 * 4 * plan.batch * plan.overlap * config.n**2
-        lists = max(config.test_lists, config.validation_lists)
-        return step + matrices + 4 * 8 * lists * config.n * config.places
+        image = 64 * 4 * side**2 * config.places
+        numbers, lists = plan.batch * config.n, plan.batch * plan.overlap
+        step = image * numbers + 4 * lists * (numbers + 4 * config.n**2)
+        # Networks that look at whole images see so many at a time; digits are read once.
+        test = CHUNK * config.n * (24 * config.n + (0 if config.recipe == "fast" else image))
+        kept = max(config.test_lists, config.validation_lists)
+        return max(step, test) + 4 * 8 * kept * config.n * config.places
 
     def load(self, config: ListConfig) -> dict[str, Digits]:
         """The digits of the three splits."""
@@ -184,7 +194,7 @@ class SequenceTask(ABC):
 
 
 def readings(
-    model: Any, sequences: Sequences, lists: int = 50
+    model: Any, sequences: Sequences, lists: int = CHUNK
 ) -> Iterator[tuple[Sequences, Tensor]]:
     """So many lists at a time, with what the reader of a model makes of their images.
 

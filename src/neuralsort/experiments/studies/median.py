@@ -13,7 +13,7 @@ from ..networks import orderings
 from ..networks.readers import Gain
 from ..training.plan import ConfigError, Plan
 from .intervals import of_mean, of_r2
-from .lists import ListConfig, ListModel, ListStudy, SequenceTask, readings
+from .lists import CHUNK, ListConfig, ListModel, ListStudy, SequenceTask, readings
 from .study import Tested
 
 METHODS = ("constant", *orderings.METHODS)
@@ -211,7 +211,7 @@ def medians(sequences: Sequences) -> Tensor:
     return sequences.values.median(-1).values
 
 
-def predictions(model: MedianModel, sequences: Sequences, lists: int = 50) -> Tensor:
+def predictions(model: MedianModel, sequences: Sequences, lists: int = CHUNK) -> Tensor:
     """`(lists,)`. The predicted medians; samples are the same at every call.
 
     Args:

@@ -249,7 +249,9 @@ class RankTask:
         lengths = lengths * (1 + torch.rand(len(self.usable), generator=generator))
         batches = self.usable[lengths.argsort()].split(self.size)
         chosen = batches[torch.randperm(len(batches), generator=generator)[place]]
-        queries = self.train[chosen[part]]
+        # Where there are fewer queries than processes, the others repeat the first, and the mean
+        # of their gradients is still that of the batch.
+        queries = self.train[chosen[part] if len(chosen[part]) else chosen[:1]]
         noise = torch.rand(queries.relevance.shape, generator=generator_for(seed, "ties", step))
         key = (queries.relevance + 0.5 * noise).masked_fill(~queries.mask, -torch.inf)
         order = key.argsort(-1, descending=True)

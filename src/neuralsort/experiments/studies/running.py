@@ -78,8 +78,11 @@ def run(study: Study, config: StudyConfig) -> Line:
     fabric = make_fabric(config.device, config.precision)
     usual = study.plan(config)
     plan, taus = config.adjusted(usual), config.tau or study.taus(config)
-    _check_memory(config, study.memory(config, plan))
+    _check_memory(study.memory(config, plan), _less(config))
     torch.set_num_threads(plan.threads)
+    if fabric.is_global_zero:
+        with files.turn_at(path):
+            pass  # better to hear now than after the training that there is no permission
     with files.alone_in(folder) if fabric.is_global_zero else nullcontext():
         line = _finished(study, config, folder, plan, taus, fabric.world_size)
         if line is None:
@@ -100,7 +103,8 @@ def _run(
 ) -> Line:
     now = environment()
     splits = study.load(config)
-    trials, lost = [], {}
+    trials: list[Trial] = []
+    lost: dict[float, Diverged] = {}
     for tau in taus:
         inside = folder / f"tau-{tau!r}" if len(taus) > 1 else folder
         try:
@@ -112,6 +116,7 @@ def _run(
     best = min(trials, key=lambda trial: trial.loss)
     model = best.task.model
     tested = _tested(study, config, model, splits)
+    states = [trial.state for trial in trials] + [x.state for x in lost.values() if x.state]
     start, *later = [one for trial in trials for one in trial.state.sittings] or [now]
     changed = [
         {x: fact for x, fact in one.items() if x != "date" and fact != start.get(x)}
@@ -127,7 +132,7 @@ def _run(
         intervals_over=tested.over,
         validation=best.state.best,
         steps=best.state.step,
-        wall_seconds=round(sum(trial.state.seconds for trial in trials), 1),
+        wall_seconds=round(sum(state.seconds for state in states), 1),
         config={
             "plan": asdict(plan),
             "steps_of_recipe": usual.steps,
@@ -139,7 +144,14 @@ def _run(
         | config.tempering
         | study.facts(config),
         trials=[{"tau": trial.tau, "history": trial.state.history} for trial in trials]
-        + [{"tau": tau, "history": [], "diverged": str(error)} for tau, error in lost.items()],
+        + [
+            {
+                "tau": tau,
+                "history": error.state.history if error.state else [],
+                "diverged": str(error),
+            }
+            for tau, error in lost.items()
+        ],
         **facts,
         command=_command(study, config, fabric.world_size),
         digests={
@@ -194,6 +206,7 @@ def evaluate(
         ) from None
     where = environment()
     for one in [_resized(config, model, n) for n in lengths] or [config]:
+        _check_memory(study.memory(one, replace(plan, batch=0)), "--n")
         tested = _tested(study, one, model, splits)
         new = replace(
             line,
@@ -276,7 +289,11 @@ def _train(
         sitting=now,
     )
     size = f"{config.shown}={getattr(config, config.shown)}"
-    return Trial(tau, task, trainer.run(f"{study.name} {config.method} {size} tau={tau:g}"))
+    try:
+        return Trial(tau, task, trainer.run(f"{study.name} {config.method} {size} tau={tau:g}"))
+    except Diverged as error:
+        error.state = trainer.state
+        raise
 
 
 # -- finished runs ---------------------------------------------------------------------------------
@@ -341,13 +358,23 @@ def told(
     taus: Sequence[float],
     processes: int = 1,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What makes a run this run: as its line says, and as the options ask for it."""
+    """What makes a run this run: as its line says, and as the options ask for it.
+
+    Raises:
+        CheckpointError: If the line is of another version, whose lines say other things.
+    """
     asked = config.identity | {"study": study.name, "plan": asdict(plan), "taus": list(taus)}
     facts = study.facts(config)
     asked |= {"temperature": config.temperature, "processes": processes} | facts
     found = {name: getattr(line, name) for name in (*config.identity, "study")}
-    found["plan"] = asdict(Plan(**line.plan))
-    found["taus"] = line.config["taus"]
+    try:
+        found["plan"] = asdict(Plan(**line.plan))
+        found["taus"] = line.config["taus"]
+    except (KeyError, TypeError) as error:
+        raise checkpoint.CheckpointError(
+            f"The line of {study.name} {line.method}, seed {line.seed}, is of another version "
+            f"({error}). Delete it or its folder, and do that run again."
+        ) from None
     found["temperature"] = line.config.get("temperature", "fixed")
     found["processes"] = line.config.get("processes", 1)
     found |= {name: line.config.get(name) for name in facts}
@@ -357,14 +384,19 @@ def told(
 # -- what a record says ----------------------------------------------------------------------------
 
 
-def _check_memory(config: StudyConfig, needed: int) -> None:
+def _check_memory(needed: int, less: str) -> None:
     there = machine.available_memory()
     if there is not None and needed > there:
-        lists = "--n, --places, --test-lists, --validation-lists or "
         raise ConfigError(
             f"This run needs at least {needed / 1e9:,.0f} GB of memory, and {there / 1e9:,.0f} GB "
-            f"are free. Lower {lists if 'n' in config.sizes else ''}--batch."
+            f"are free. Lower {less}."
         )
+
+
+def _less(config: StudyConfig) -> str:
+    """The options that memory goes with."""
+    lists = "--n, --places, --test-lists, --validation-lists, --overlap or "
+    return f"{lists if 'n' in config.sizes else ''}--batch"
 
 
 def _tensors(splits: dict[str, Any]) -> dict[str, Tensor]:
@@ -382,10 +414,15 @@ def _command(study: Study, config: StudyConfig, processes: int) -> str:
     """What to type to do a run again, with the settings before it that change its rounding."""
     own = process.own_rounding(os.environ)
     words = [f"{name}={shlex.quote(value)}" for name, value in own.items()]
-    program, rest = config.command(study.name).split(" ", 1)
+    _, rest = config.command(study.name).split(" ", 1)
+    return " ".join([*words, program(processes), rest])
+
+
+def program(processes: int) -> str:
+    """How the command line is started with so many processes."""
     if processes > 1:
-        program = f"torchrun --nproc-per-node {processes} -m -- neuralsort.experiments"
-    return " ".join([*words, program, rest])
+        return f"torchrun --nproc-per-node {processes} -m -- neuralsort.experiments"
+    return "neuralsort"
 
 
 def _architecture(model: nn.Module) -> str:

@@ -14,9 +14,9 @@ from ..data.numbers import Digits, Sequences
 from ..data.randomness import generator_for
 from ..networks import orderings
 from ..networks.readers import PaperNetwork
-from ..training.plan import Plan
+from ..training.plan import ConfigError, Plan
 from .intervals import of_mean, of_share
-from .lists import ListConfig, ListModel, ListStudy, SequenceTask, images_for, readings
+from .lists import CHUNK, ListConfig, ListModel, ListStudy, SequenceTask, images_for, readings
 from .study import Tested
 
 if TYPE_CHECKING:
@@ -40,6 +40,11 @@ class SortConfig(ListConfig):
     """How lists are sorted."""
     recipe: Literal["fast", "paper", "tuned"] = "fast"
     """`fast`: ours, for a CPU; `paper`: as in the paper; `tuned`: its network, trained better."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.n < 2:
+            raise ConfigError(f"--n must be at least 2, so that lists have orders; got {self.n}.")
 
 
 class SortModel(ListModel):
@@ -170,15 +175,15 @@ class SortStudy(ListStudy):
             {
                 "exact_match": of_share(found["exact_match"], made_of),
                 # Places of one list depend on each other: what varies is lists, not places.
-                "element_wise": of_mean(found["element_wise"], made_of),
-                "squared_difference": of_mean(found["squared_difference"], made_of),
+                "element_wise": of_mean(found["element_wise"], made_of, most=1.0),
+                "squared_difference": of_mean(found["squared_difference"], made_of, most=1.0),
             },
             "lists and images",
             {"examples": shown},
         )
 
 
-def outcomes(model: SortModel, sequences: Sequences, lists: int = 50) -> dict[str, Tensor]:
+def outcomes(model: SortModel, sequences: Sequences, lists: int = CHUNK) -> dict[str, Tensor]:
     """For each list: exactly right or not, share of right places, distance from a hard order.
 
     The item of a place is the largest of its row. A place is right if that item's number is the one

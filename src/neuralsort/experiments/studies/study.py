@@ -14,6 +14,8 @@ from ..training.trainer import Task
 ANNEALED = 4.0
 """Annealing starts at so many times tau, and ends at one part in so many."""
 
+MOST_THREADS = 1024
+
 ELSEWHERE = ("data_dir", "run", "results", "checkpoint_seconds", "tensorboard")
 """Options that say where things are, and change no number."""
 
@@ -78,8 +80,11 @@ class StudyConfig:
             if value is not None and not value >= 0:
                 raise ConfigError(f"--{name.replace('_', '-')} must not be negative, got {value}.")
         for tau in self.tau:
-            if not (tau > 0 and math.isfinite(tau)):
+            # Annealing starts above it.
+            if not (tau > 0 and math.isfinite(ANNEALED * tau)):
                 raise ConfigError(f"--tau must be positive numbers, got {tau}.")
+        if self.threads is not None and self.threads > MOST_THREADS:
+            raise ConfigError(f"--threads must be at most {MOST_THREADS}, got {self.threads}.")
         for name, path in (("run", self.run), ("results", self.results)):
             if path is not None and path.exists() and not path.is_dir():
                 raise ConfigError(f"--{name} must be a folder, but {path} is a file.")

@@ -10,6 +10,7 @@ from neuralsort.neighbors import Index, voting
 
 from ..data.augmentation import Augmentation
 from ..data.images import CLASSES, Images, png
+from ..training.trainer import Diverged
 
 KS = (1, 3, 5, 9)
 """The numbers of neighbours that validation chooses from."""
@@ -69,14 +70,21 @@ class Votes:
 
 @torch.no_grad()
 def embed(model: Any, images: Images, augment: Augmentation | None = None) -> np.ndarray:
-    """Points of images, averaged over the views that a test looks at."""
+    """Points of images, averaged over the views that a test looks at.
+
+    Raises:
+        Diverged: If a number is not finite.
+    """
     like = next(model.parameters(), torch.empty(0))
     parts = []
     for start in range(0, len(images), 250):
         floats = images[start : start + 250].floats().to(like)
         views = [floats] if augment is None else augment.views(floats)
         parts.append(torch.stack([model.embed(view) for view in views]).mean(0).cpu())
-    return torch.cat(parts).float().numpy()
+    points = torch.cat(parts).float()
+    if not points.isfinite().all():
+        raise Diverged("Training diverged: points of images are not finite. Lower --lr.")
+    return points.numpy()
 
 
 def project(points: np.ndarray) -> list[list[float]]:

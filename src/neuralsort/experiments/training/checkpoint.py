@@ -68,8 +68,7 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         ValueError,
     ) as error:
         raise CheckpointError(
-            f"{path} is not a checkpoint of ours, or it is damaged ({error}). "
-            "Delete it to start again, or give another --run."
+            f"{path} is not a checkpoint of ours, or it is damaged ({error})."
         ) from None
 
 

@@ -31,7 +31,10 @@ class Interrupted(Exception):
 
 
 class Diverged(Exception):
-    """The loss, its gradient or a metric is no finite number; the message says what to try."""
+    """A loss, gradient, parameter or metric is no finite number; the message says what to try."""
+
+    state: "State | None" = None
+    """How far the training came, if it was one."""
 
 
 class Task(Protocol):
@@ -189,7 +192,7 @@ class Trainer:
                 if stopping or self.done or due:
                     self.save()
                     saved = time.monotonic()
-                if stopping and not self.done:
+                if stopping:
                     raise Interrupted
         if self.writer is not None:
             self.writer.close()
@@ -257,6 +260,12 @@ class Trainer:
         """Validates the same model in every process, and believes the first."""
         for buffer in self.average.buffers():  # such as the statistics of a part of the batch
             buffer.copy_(self.fabric.broadcast(buffer))
+        tensors = [one for one in self.average.state_dict().values() if one.is_floating_point()]
+        if not all(one.isfinite().all() for one in tensors):
+            raise Diverged(
+                f"Training diverged before step {self.state.step}: a parameter is no finite "
+                "number. Lower --lr, or raise --tau."
+            )
         self.average.eval()
         with torch.no_grad():
             metrics = self.fabric.broadcast(self.task.validate(self.average))
@@ -315,7 +324,12 @@ class Trainer:
         self.fabric.barrier()
 
     def _restore(self) -> None:
-        tensors, facts = checkpoint.read(self.path)
+        try:
+            tensors, facts = checkpoint.read(self.path)
+        except checkpoint.CheckpointError as error:
+            raise checkpoint.CheckpointError(
+                f"{error} Delete it to start again, or give another --run."
+            ) from None
         identity = facts.pop("identity", {})
         if identity != self.identity:
             raise checkpoint.CheckpointError(
