@@ -34,9 +34,9 @@ from neuralsort.experiments.reporting.selection import (
     per_fold,
     per_seed,
     preferred,
+    rankings,
     within,
 )
-from neuralsort.experiments.reporting.selection import ranked as alike_ranked
 from neuralsort.experiments.reporting.tables import name as in_print
 from neuralsort.experiments.reporting.tables import place
 from neuralsort.experiments.reproduction.cells import LONG, STEPS
@@ -217,7 +217,7 @@ def ranked(lines: Iterable[Line]) -> str:
     """
     names = {"ndcg@5": "NDCG@5", "ndcg@10": "NDCG@10", "mrr": "MRR", "map": "MAP"}
     found: dict[str, list[Line]] = {}
-    for line in alike_ranked(lines):
+    for line in rankings(lines):
         found.setdefault(line.method, []).append(line)
     anchor = per_fold(found["lambdamart"])
     rows = []

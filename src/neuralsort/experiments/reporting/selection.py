@@ -50,7 +50,7 @@ def per_seed(lines: Sequence[Line]) -> list[Line]:
     return [*fullest(groups, len).values()] if groups else []
 
 
-def ranked(lines: Iterable[Line]) -> list[Line]:
+def rankings(lines: Iterable[Line]) -> list[Line]:
     """The lines of rankings that share all conditions, as those of lists do."""
     return _alike([line for line in lines if line.study == "rank"])
 

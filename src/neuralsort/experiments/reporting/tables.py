@@ -8,7 +8,7 @@ from ..networks.orderings import WITHOUT_TAU
 from ..record import Line
 from ..studies.intervals import Interval, over_seeds
 from . import paper
-from .selection import PLACES, per_fold, per_seed, ranked
+from .selection import PLACES, per_fold, per_seed, rankings
 
 MISSING = "missing"
 
@@ -100,7 +100,7 @@ def time_of(runs: Sequence[Line]) -> str:
 def rank_table(lines: Sequence[Line]) -> Table:
     """Mean over folds of every method, with Student's interval, the best first."""
     found: dict[str, list[Line]] = defaultdict(list)
-    for line in ranked(lines):
+    for line in rankings(lines):
         found[line.method].append(line)
     methods = [list(per_fold(mine).values()) for mine in found.values()]
     methods = [runs for runs in methods if runs]
