@@ -815,6 +815,15 @@ def test_one_list_is_no_test():
         SortConfig(test_lists=1)
 
 
+def test_one_digit_is_no_step(tmp_path):
+    options = {"n": 1, "places": 1, "batch": 1, "overlap": 1}
+    with pytest.raises(ConfigError, match="one digit cannot be normalised. Raise --batch, --n or"):
+        run(MedianStudy(), small(MedianConfig, tmp_path, **options))
+    run(MedianStudy(), small(MedianConfig, tmp_path, method="constant", **options))
+    two = options | {"places": 2, "run": tmp_path / "two"}
+    run(MedianStudy(), small(MedianConfig, tmp_path, **two))
+
+
 def test_a_run_is_tested_again_in_its_own_precision(tmp_path):
     options = small(SortConfig, tmp_path, precision="64-true")
     line = run(SortStudy(), options)

@@ -280,15 +280,37 @@ def test_the_summary_has_the_claims_that_there_are_lines_for():
     ]
     (table,) = summary.summaries(lines)
     claims = [row[0][0] for row in table.rows]
-    assert [claim.split()[0] for claim in claims] == ["NeuralSort", "The"]
-    assert table.rows[0][1] == ["n = 5: 0.910 against 0.710 (Sinkhorn)"]
-    assert table.rows[1][2][0].startswith("n = 5: 2 of 3 above the paper's own number")
+    assert [claim.split()[0] for claim in claims] == ["NeuralSort", "NeuralSort", "The"]
+    assert table.rows[1][1] == ["n = 5: 0.910 against 0.710 (Sinkhorn)"]
+    assert table.rows[2][2][0].startswith("n = 5: 2 of 3 above the paper's own number")
     tuned = [replace(line, recipe="tuned") for line in lines]
     assert [one.title for one in summary.summaries(lines + tuned)][1:] == [
         "The same with the paper's network, tuned"
     ]
     digits = [replace(line, data="digits") for line in lines]
     assert summary.summaries(digits) == []
+
+
+def test_the_summary_has_neuralsorts_longest_runs_beside_what_was_printed():
+    ours = [*seeds("neuralsort", 0.9, 0.91, 0.92), fake_line(n=9, exact=0.645)]
+    network = [
+        with_steps(replace(fake_line(n=n, exact=exact), recipe="tuned"), steps)
+        for n, exact, steps in ((5, 0.60, 10), (5, 0.80, 12), (9, 0.60, 12), (15, 0.1, 10))
+    ]
+    first, second = (table.rows[0] for table in summary.summaries(ours + network))
+    assert first[0] == second[0]
+    assert "0.837 of the lists of 5" in first[0][0]
+    assert first[1] == ["Runs of 1 steps:", "n = 5: 0.910", "n = 9: 0.645"]
+    assert first[2][1:] == [
+        "n = 5: 0.885 to 0.935 over 3 seeds; above 0.837 of the paper",
+        "n = 9: 0.635 to 0.655 over lists; around 0.649 of the paper",
+    ]
+    again = "Prillo and Eisenschlos (2020)"
+    assert second[1] == ["Runs of 12 steps:", "n = 5: 0.800", "n = 9: 0.600"]
+    assert second[2][1:] == [
+        f"n = 5: 0.790 to 0.810 over lists; below 0.837 of the paper, around 0.797 of {again}",
+        f"n = 9: 0.590 to 0.610 over lists; below 0.649 of the paper, above 0.547 of {again}",
+    ]
 
 
 def test_the_summary_says_how_gradients_vary_with_the_temperature():

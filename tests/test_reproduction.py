@@ -264,6 +264,17 @@ def test_the_first_runs_are_the_first_that_are_left(tmp_path, capfd):
     assert capfd.readouterr().out.split() == everything[1:3]
 
 
+def test_runs_that_only_lack_their_line_are_not_counted(tmp_path, capfd):
+    options = {"data": "digits", "only": "knn", "dry_run": True, "runs_dir": tmp_path / "runs"}
+    reproduce(**options, results=tmp_path, first=2)
+    first, second = capfd.readouterr().out.split()
+    run(KNNStudy(), KNNConfig(method="pixels", results=tmp_path, run=tmp_path / "runs" / first))
+    (tmp_path / "knn.jsonl").unlink()
+    capfd.readouterr()
+    reproduce(**options, results=tmp_path, first=1)
+    assert capfd.readouterr().out.split() == [first, second]
+
+
 @pytest.mark.parametrize(("width", "minutes"), [(1, [5, 4, 1, 0]), (2, [2, 2, 2, 0])])
 def test_the_time_left_goes_with_the_images_left(tmp_path, monkeypatch, capsys, width, minutes):
     """Of four runs the third has three times as many images a step; the others take a minute."""

@@ -161,7 +161,7 @@ def _again(kind: Kind, runs: Sequence[Line]) -> list[str]:
     column = kind.lengths.index(runs[0].sizes["n"])
     found = [paper.RERUN.get((runs[0].method, one.metric)) for one in kind.numbers]
     told = [f"{one[column]:.3f}" for one in found if one]
-    return [f"Prillo and Eisenschlos (2020): {together(told)}"] if told else []
+    return [f"{paper.RERUN_BY}: {together(told)}"] if told else []
 
 
 def _trained(runs: Sequence[Line]) -> list[str]:

@@ -66,7 +66,10 @@ def reproduce(
     runs_dir, results = (one.expanduser().absolute() for one in (runs_dir, results))
     data_dir = data_dir and data_dir.expanduser().absolute()
     cells_there = [placed(one, runs_dir, results, data_dir, steps) for one in wanted]
-    queue = unpublished(in_order(cells_there), record.read(results, studies))[:first]
+    queue = unpublished(in_order(cells_there), record.read(results, studies))
+    # Those that have finished in their folders only lack their lines, and come besides.
+    left = [cell for cell in queue if not cell.is_done][:first]
+    queue = [cell for cell in queue if cell.is_done or cell in left]
     if dry_run:
         for cell in queue:
             print(cell.folder.name)

@@ -168,6 +168,11 @@ class SequenceTask(ABC):
     def __init__(
         self, model: nn.Module, config: ListConfig, splits: dict[str, Digits], plan: Plan
     ) -> None:
+        digits = plan.batch * config.n * config.places
+        if digits < 2 and config.recipe == "fast" and any(True for _ in model.parameters()):
+            raise ConfigError(
+                "A step of one digit cannot be normalised. Raise --batch, --n or --places."
+            )
         self.model, self.config, self.plan = model, config, plan
         self.digits = splits["train"]
         self.validation = config.fixed(splits, "validation")
