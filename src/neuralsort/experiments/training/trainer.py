@@ -181,7 +181,7 @@ class Trainer:
             TrainingProgress(title, self.plan.steps, show=show) as progress,
         ):
             while not self.done:
-                loss = self._step()
+                loss = self.step()
                 self.state.seconds = earlier + time.monotonic() - start
                 if self._is_validation_due():
                     self._validate(loss)
@@ -206,7 +206,8 @@ class Trainer:
             return True
         return self.state.step >= self.plan.steps
 
-    def _step(self) -> float:
+    def step(self) -> float:
+        """Does one step of the training, and returns its loss."""
         step, rank = self.state.step, self.fabric.global_rank
         batch = self.task.batch(step, slice(rank, None, self.fabric.world_size))
         torch.manual_seed(seed_for(self.seed, "step", step, rank))
