@@ -252,17 +252,17 @@ def test_a_run_that_went_on_elsewhere_says_so(tmp_path, monkeypatch):
     source.write_text("first")
     monkeypatch.setattr(running.augmentation, "__file__", str(source))
     monkeypatch.setattr(running.machine, "commit", lambda: "first")
-    step = trainer.Trainer._step
+    step = trainer.Trainer.step
 
     def stop(self):
         if self.state.step == 3:
             signal.raise_signal(signal.SIGINT)
         return step(self)
 
-    monkeypatch.setattr(trainer.Trainer, "_step", stop)
+    monkeypatch.setattr(trainer.Trainer, "step", stop)
     with pytest.raises(trainer.Interrupted):
         run(SortStudy(), small(tmp_path, steps=6))
-    monkeypatch.setattr(trainer.Trainer, "_step", step)
+    monkeypatch.setattr(trainer.Trainer, "step", step)
     monkeypatch.setattr(running.machine, "commit", lambda: "second")
     source.write_text("second")
     line = run(SortStudy(), small(tmp_path, steps=6))
