@@ -256,7 +256,7 @@ def tempered(lines: Iterable[Line]) -> str:
     runs: dict[tuple[str, str], list[Line]] = {}
     for line in lines:
         if len(line.trials) > 1:
-            runs.setdefault((line.config.get("temperature", "fixed"), line.study), []).append(line)
+            runs.setdefault((line.temperature, line.study), []).append(line)
     rows = []
     for study, (metric, name) in shown.items():
         for kind in ("fixed", "annealed", "learned"):

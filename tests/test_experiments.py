@@ -29,6 +29,7 @@ from neuralsort.experiments.data.randomness import generator_for, seed_for
 from neuralsort.experiments.networks import orderings
 from neuralsort.experiments.networks.readers import CellReader, PaperNetwork, PlaceSum
 from neuralsort.experiments.studies import intervals, median, running, sorting
+from neuralsort.experiments.studies import lists as list_studies
 from neuralsort.experiments.studies.lists import readings
 from neuralsort.experiments.studies.median import MedianConfig, MedianStudy
 from neuralsort.experiments.studies.running import evaluate, run
@@ -496,9 +497,10 @@ def sequences_of(numbers: Digits, values: list[list[int]]) -> Sequences:
     return Sequences(numbers, index, number)
 
 
-def test_exact_and_element_wise_match_count_lists_and_places(numbers):
+def test_exact_and_element_wise_match_count_lists_and_places(numbers, monkeypatch):
+    monkeypatch.setattr(list_studies, "CHUNK", 3)
     lists = sequences_of(numbers, [[12, 75, 40], [12, 75, 41], [80, 12, 3], [41, 41, 9]])
-    found = outcomes(ReadsPixels({41: 90}), lists, lists=3)
+    found = outcomes(ReadsPixels({41: 90}), lists)
     assert found["exact_match"].tolist() == [1, 0, 1, 1]
     assert found["element_wise"].tolist() == pytest.approx([1, 1 / 3, 1, 1])
     assert found["squared_difference"][:3].max() < 1e-6

@@ -165,15 +165,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             warnings.simplefilter("always", RecordWarning)
             warnings.showwarning = partial(_warn, console, warnings.showwarning)
             app.cli(prog="neuralsort", args=given)
-    except (*FAILURES, Unfinished, MemoryError, RuntimeError) as error:
+    except (*FAILURES, Unfinished) as error:
+        _say(console, "Error:", str(error))
+        return 2
+    except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not _is_about_memory(error):
             raise
-        memory = (
-            ""
-            if isinstance(error, (*FAILURES, Unfinished))
-            else " There is not enough memory for this. Lower --batch, or --n and --test-lists."
-        )
-        _say(console, "Error:", f"{error}{memory}".strip())
+        less = "There is not enough memory for this. Lower --batch, or --n and --test-lists."
+        _say(console, "Error:", f"{error} {less}".strip())
         return 2
     except (Interrupted, KeyboardInterrupt) as stop:
         if _is_first_process():

@@ -105,7 +105,17 @@ class Line:
     @property
     def plan(self) -> dict[str, Any]:
         """How it was trained."""
-        return self.config["plan"]
+        return {"overlap": 1} | self.config["plan"]  # early versions knew no other
+
+    @property
+    def temperature(self) -> str:
+        """Whether tau stayed, fell or was learned."""
+        return self.config.get("temperature", "fixed")
+
+    @property
+    def processes(self) -> int:
+        """How many trained it together."""
+        return self.config.get("processes", 1)
 
     @property
     def settings(self) -> str:
@@ -114,11 +124,11 @@ class Line:
         Of the plan all but the number of threads, which changes its rounding alone.
         """
         options = {name: one for name, one in self.config.items() if name not in MEASURED}
-        plan = {"overlap": 1} | self.config.get("plan", {})  # early versions knew no other
+        plan = self.plan
         plan.pop("threads", None)
         names = ("study", "method", "data", "recipe", "sizes", "precision")
         chosen = {name: getattr(self, name) for name in names}
-        chosen["config"] = {"processes": 1} | options | {"plan": plan}
+        chosen["config"] = options | {"processes": self.processes, "plan": plan}
         # Networks show their temperature, which may be another one for every seed.
         same = len(options.get("taus", ())) < 2 and "temperature" not in options
         digests = ("data", "network") if same else ("data",)

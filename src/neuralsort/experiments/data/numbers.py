@@ -14,8 +14,8 @@ from .randomness import generator_for
 TEST_LISTS = 10_000
 VALIDATION_LISTS = 2_000
 
-DIGIT_SETS = ("digits", "mnist", "fashion-mnist")
-"""Sets of grey images of ten classes; those of clothes count as digits too."""
+DIGIT_SETS = ("digits", "mnist")
+"""Sets of images of digits."""
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ class Budget(NamedTuple):
     @classmethod
     def of(cls, line: Line) -> "Budget":
         """With what a line may be compared."""
-        return cls(line.recipe, line.plan["steps"], line.plan.get("overlap", 1))
+        return cls(line.recipe, line.plan["steps"], line.plan["overlap"])
 
     @property
     def title(self) -> str:
@@ -144,11 +144,11 @@ def _test(line: Line) -> tuple:
 
 def _conditions(line: Line) -> str:
     """All but the method and its temperature, the length of lists, the fold, seed and threads."""
-    plan = {"overlap": 1} | line.plan
+    plan = line.plan
     plan.pop("threads", None)
     names = ("temperature", "network", "augmentation", "begin")
     facts = {name: line.config.get(name) for name in names}
-    facts["processes"] = line.config.get("processes", 1)
+    facts["processes"] = line.processes
     return json.dumps([plan, _test(line), facts], sort_keys=True)
 
 

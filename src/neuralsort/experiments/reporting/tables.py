@@ -195,12 +195,11 @@ def runs_table(lines: Sequence[Line]) -> Table:
 
 def _options(line: Line) -> str:
     """What people may have chosen besides, where it is not the same in nearly all runs."""
-    overlap, processes = line.plan.get("overlap", 1), line.config.get("processes", 1)
     told = [f"lr {line.plan['lr']:g}"] if "lr" in line.plan else []
-    told += [f"overlap {overlap}"] if overlap > 1 else []
-    told += [f"temperature {line.config['temperature']}"] if "temperature" in line.config else []
+    told += [f"overlap {line.plan['overlap']}"] if line.plan["overlap"] > 1 else []
+    told += [f"temperature {line.temperature}"] if line.temperature != "fixed" else []
     told += [line.precision] if line.precision != "32-true" else []
-    told += [f"{processes} processes"] if processes > 1 else []
+    told += [f"{line.processes} processes"] if line.processes > 1 else []
     told += [f"patience {line.plan['patience']}"] if line.plan.get("patience") else []
     told += [line.config["device"]] if line.config.get("device", "cpu") != "cpu" else []
     usual = {"places": PLACES, "validation_lists": 2_000, "test_lists": 10_000}

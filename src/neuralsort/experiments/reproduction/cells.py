@@ -15,7 +15,7 @@ from neuralsort.runtime import files
 from ..networks.orderings import BASELINES, NEURALSORT, WITHOUT_TAU
 from ..record import Line
 from ..studies import STUDIES
-from ..studies.knn import KNNConfig
+from ..studies.knn import UNTRAINED, KNNConfig
 from ..studies.median import MedianConfig
 from ..studies.running import MODEL, finished, run, told
 from ..studies.sorting import SortConfig
@@ -71,7 +71,7 @@ class Cell:
     @property
     def images(self) -> int:
         """Images looked at in training, over all temperatures: what the time of a run goes with."""
-        if self.config.method in ("constant", "pixels", "pca"):
+        if self.config.method in ("constant", *UNTRAINED):
             return 0
         trainings = 1 if self.chooser else len(self.taus)
         in_batch = self._plan.batch * self.config.identity["sizes"].get("n", 1)

@@ -198,10 +198,8 @@ class SequenceTask(ABC):
         """Metrics on the validation set."""
 
 
-def readings(
-    model: Any, sequences: Sequences, lists: int = CHUNK
-) -> Iterator[tuple[Sequences, Tensor]]:
-    """So many lists at a time, with what the reader of a model makes of their images.
+def readings(model: Any, sequences: Sequences) -> Iterator[tuple[Sequences, Tensor]]:
+    """Some lists at a time, with what the reader of a model makes of their images.
 
     A reader of single digits reads each digit of the set once, however many numbers it stands in.
     """
@@ -212,7 +210,7 @@ def readings(
         like = next(model.parameters())
         parts = sequences.digits.images.split(1_000)
         known = torch.cat([first.read(part.to(like) / 255) for part in parts])
-    for chunk in sequences.chunks(lists):
+    for chunk in sequences.chunks(CHUNK):
         if known is None:
             yield chunk, reader(images_for(model, chunk))
         else:

@@ -13,7 +13,7 @@ from ..networks import orderings
 from ..networks.readers import Gain
 from ..training.plan import ConfigError, Plan
 from .intervals import of_mean, of_r2
-from .lists import CHUNK, ListConfig, ListModel, ListStudy, SequenceTask, readings
+from .lists import ListConfig, ListModel, ListStudy, SequenceTask, readings
 from .study import Tested
 
 METHODS = ("constant", *orderings.METHODS)
@@ -122,7 +122,7 @@ class MedianModel(ListModel):
     """
 
     def __init__(
-        self, reader: nn.Module, predictor: Predictor, places: int, jittered_places: int = 0
+        self, reader: nn.Module, predictor: Predictor, places: int, jittered_places: int
     ) -> None:
         super().__init__(reader, any_length=predictor.any_length, jittered_places=jittered_places)
         self.predictor = predictor
@@ -211,17 +211,11 @@ def medians(sequences: Sequences) -> Tensor:
     return sequences.values.median(-1).values
 
 
-def predictions(model: MedianModel, sequences: Sequences, lists: int = CHUNK) -> Tensor:
-    """`(lists,)`. The predicted medians; samples are the same at every call.
-
-    Args:
-        model: A `MedianModel`, in evaluation mode.
-        sequences: Of whose lists.
-        lists: How many at a time.
-    """
+def predictions(model: MedianModel, sequences: Sequences) -> Tensor:
+    """`(lists,)`. What a model in evaluation mode predicts; samples are the same at every call."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for("predictions"))
-        parts = [model.predict(read).cpu() for _, read in readings(model, sequences, lists)]
+        parts = [model.predict(read).cpu() for _, read in readings(model, sequences)]
     return torch.cat(parts)
 
 

@@ -192,7 +192,7 @@ def evaluate(
     try:
         names = [name for name in config.identity if name != "sizes"]
         config = replace(config, **line.sizes, **{name: getattr(line, name) for name in names})
-        config = replace(config, temperature=line.config.get("temperature", "fixed"))
+        config = replace(config, temperature=line.temperature)
         torch.set_num_threads(line.plan.get("threads", 1))
         splits = study.load(config)
         plan = Plan(**line.plan)
@@ -375,8 +375,8 @@ def told(
             f"The line of {study.name} {line.method}, seed {line.seed}, is of another version "
             f"({error}). Delete it or its folder, and do that run again."
         ) from None
-    found["temperature"] = line.config.get("temperature", "fixed")
-    found["processes"] = line.config.get("processes", 1)
+    found["temperature"] = line.temperature
+    found["processes"] = line.processes
     found |= {name: line.config.get(name) for name in facts}
     return found, asked
 
@@ -414,8 +414,7 @@ def _command(study: Study, config: StudyConfig, processes: int) -> str:
     """What to type to do a run again, with the settings before it that change its rounding."""
     own = process.own_rounding(os.environ)
     words = [f"{name}={shlex.quote(value)}" for name, value in own.items()]
-    _, rest = config.command(study.name).split(" ", 1)
-    return " ".join([*words, program(processes), rest])
+    return " ".join([*words, config.command(study.name, program(processes))])
 
 
 def program(processes: int) -> str:

@@ -16,7 +16,7 @@ from ..networks import orderings
 from ..networks.readers import PaperNetwork
 from ..training.plan import ConfigError, Plan
 from .intervals import of_mean, of_share
-from .lists import CHUNK, ListConfig, ListModel, ListStudy, SequenceTask, images_for, readings
+from .lists import ListConfig, ListModel, ListStudy, SequenceTask, images_for, readings
 from .study import Tested
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class SortStudy(ListStudy):
         )
 
 
-def outcomes(model: SortModel, sequences: Sequences, lists: int = CHUNK) -> dict[str, Tensor]:
+def outcomes(model: SortModel, sequences: Sequences) -> dict[str, Tensor]:
     """For each list: exactly right or not, share of right places, distance from a hard order.
 
     The item of a place is the largest of its row. A place is right if that item's number is the one
@@ -192,14 +192,13 @@ def outcomes(model: SortModel, sequences: Sequences, lists: int = CHUNK) -> dict
     Args:
         model: A `SortModel`, in evaluation mode.
         sequences: What to sort.
-        lists: How many at a time.
     """
     parts: dict[str, list[Tensor]] = {
         "exact_match": [],
         "element_wise": [],
         "squared_difference": [],
     }
-    for chunk, read in readings(model, sequences, lists):
+    for chunk, read in readings(model, sequences):
         dense = model.relaxed(read).to_dense().cpu()
         items = dense.argmax(-1)
         right = chunk.values.gather(-1, items) == chunk.values.sort(-1, descending=True).values

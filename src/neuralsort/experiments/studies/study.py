@@ -140,16 +140,16 @@ class StudyConfig:
         changed += [value for key in others if (value := getattr(self, key)) != usual[key]]
         return self.run or Path("runs") / "-".join([name, *changed])
 
-    def command(self, study: str) -> str:
+    def command(self, study: str, program: str = "neuralsort") -> str:
         """What to type to do this run again, wherever data, runs and results are."""
-        words = ["neuralsort", "train", study]
+        words = ["train", study]
         for option in fields(self):
             value = getattr(self, option.name)
             if option.name in ELSEWHERE or value == option.default:
                 continue
             words.append(f"--{option.name.replace('_', '-')}")
             words += map(str, value) if isinstance(value, tuple) else [str(value)]
-        return shlex.join(words)
+        return f"{program} {shlex.join(words)}"
 
 
 def _short(value: float) -> str:

@@ -21,7 +21,7 @@ class Plan:
 
     Attributes:
         steps: Updates of the parameters.
-        batch: Lists in a batch, over all processes.
+        batch: Lists or images in a batch, over all processes.
         lr: Learning rate, or the peak of it.
         optimizer: `"adam"`, `"adamw"` or `"sgd"` (momentum 0.9).
         weight_decay: Of the optimiser.

@@ -60,7 +60,7 @@ class Task(Protocol):
         ...
 
     def batch(self, step: int, part: slice) -> tuple[Tensor, ...]:
-        """The lists of that step, those in `part` of the whole batch."""
+        """The lists or images of that step, those in `part` of the whole batch."""
         ...
 
     def validate(self, model: Any) -> dict[str, float]:
@@ -78,7 +78,7 @@ class State:
         history: One entry per validation.
         best: The entry of the best validation.
         stale: Validations since then.
-        sittings: Commit, versions, machine and date of every sitting.
+        sittings: Commit, versions, augmentation, machine and date of every sitting.
     """
 
     step: int = 0
@@ -89,7 +89,7 @@ class State:
     sittings: list[dict[str, Any]] = field(default_factory=list)
 
 
-def make_fabric(device: str = "auto", precision: str = "32-true") -> Fabric:
+def make_fabric(device: str, precision: str = "32-true") -> Fabric:
     """Fabric for one process, or for all those that `torchrun` started."""
     processes = int(os.environ.get("WORLD_SIZE", 1))
     strategy = "ddp" if processes > 1 else "auto"
