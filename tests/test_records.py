@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import json
+import os
 import random
 import shutil
 import signal
@@ -22,12 +23,14 @@ pytest.importorskip("lightning_fabric", reason="needs the extra `experiments`")
 from neuralsort.experiments import record
 from neuralsort.experiments.record import Line
 from neuralsort.experiments.reporting import report
-from neuralsort.experiments.studies import running
+from neuralsort.experiments.studies import STUDIES, running
 from neuralsort.experiments.studies.running import MODEL, evaluate, finished, run
 from neuralsort.experiments.studies.sorting import SortConfig, SortStudy
 from neuralsort.experiments.training import trainer
 from neuralsort.experiments.training.plan import ConfigError
 from neuralsort.runtime import files, machine
+
+RESULTS = Path(__file__).parent.parent / "results"
 
 SMALL = {"n": 3, "places": 2, "steps": 2, "batch": 4, "test_lists": 20, "validation_lists": 8}
 LINE = Line(
@@ -313,3 +316,29 @@ def test_tests_of_long_lists_are_refused_where_memory_is_short(tmp_path):
 def test_lists_too_long_for_memory_are_refused_before_any_work(tmp_path, options):
     with pytest.raises(ConfigError, match=r"needs at least .* GB .* are free. Lower --n"):
         run(SortStudy(), small(tmp_path, **options))
+
+
+# -- the published ones ----------------------------------------------------------------------------
+
+
+def test_parameters_that_are_kept_are_those_of_published_lines():
+    lines = record.read(RESULTS)
+    kept = sorted((RESULTS / "weights").iterdir())
+    assert {line.study for _, line in map(finished, kept)} == {"sort", "median", "knn"}
+    for path in kept:
+        assert finished(path)[1] in lines, path.name
+        assert path.stat().st_size <= 2_000_000
+
+
+@pytest.mark.skipif(
+    "NEURALSORT_DATA" not in os.environ, reason="NEURALSORT_DATA names no folder with MNIST"
+)
+@pytest.mark.parametrize("start", ["sort-mnist-neuralsort-n3", "median-mnist-neuralsort-n5"])
+def test_a_published_cell_can_be_tested_again(tmp_path, start):
+    (path,) = (RESULTS / "weights").glob(f"{start}-fast-*")
+    line = finished(path)[1]
+    study = STUDIES[line.study]
+    (again,) = evaluate(study, study.config(results=tmp_path), path)
+    for name, value in line.metrics.items():
+        # Instruction sets round differently, so a near tie among 10,000 lists may turn.
+        assert again.metrics[name] == pytest.approx(value, rel=1e-3), name
