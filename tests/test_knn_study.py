@@ -25,7 +25,7 @@ from neuralsort.experiments.networks import embeddings
 from neuralsort.experiments.record import Line
 from neuralsort.experiments.reporting import figures, knn_tables, paper, report, summary, tables
 from neuralsort.experiments.reporting.selection import chosen, preferred
-from neuralsort.experiments.reproduction.cells import cells
+from neuralsort.experiments.reproduction.cells import Cell, cells
 from neuralsort.experiments.studies import knn
 from neuralsort.experiments.studies.knn import KNNConfig, KNNStudy
 from neuralsort.experiments.studies.running import MODEL, evaluate, run
@@ -315,7 +315,7 @@ def test_principal_components_are_scikit_learns(digits):
 
 
 def neighbour_loss(**options):
-    settings = {"k": 2, "tau": 0.5, "samples": None, "augment": Augmentation()}
+    settings = {"k": 2, "tau": 0.5, "samples": None, "scale": 1.0, "augment": Augmentation()}
     settings |= {"halves": False, "logarithm": False} | options
     return knn.NeighbourLoss(torch.nn.Flatten(), **settings)
 
@@ -335,6 +335,13 @@ def test_every_image_is_query_and_candidate_but_not_its_own():
     torch.testing.assert_close(
         neighbour_loss(logarithm=True)(IMAGES, LABELS), -(-torch.stack(expected)).log().mean()
     )
+
+
+def test_the_loss_sees_points_so_many_times_as_far_apart():
+    three, larger = (neighbour_loss(**one)(IMAGES, LABELS) for one in ({"scale": 3.0}, {}))
+    assert three != larger
+    # Without noise, a temperature that grows with squared distances undoes it.
+    torch.testing.assert_close(neighbour_loss(scale=3.0, tau=4.5)(IMAGES, LABELS), larger)
 
 
 def test_in_the_papers_batches_the_first_half_asks_the_second():
@@ -592,7 +599,13 @@ def test_the_command_line_trains(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [(["--k", "0"], "--k must be at least 1"), (["--data", "svhn"], "fashion-mnist")],
+    [
+        (["--k", "0"], "--k must be at least 1"),
+        (["--data", "svhn"], "fashion-mnist"),
+        (["--scale", "-1"], "--scale must be a positive number, got -1"),
+        (["--scale", "inf"], "--scale must be a positive number, got inf"),
+        (["--method", "pca", "--scale", "2"], "pca's does not. Leave it out"),
+    ],
 )
 def test_wrong_options_are_refused(capsys, options, message):
     try:
@@ -602,6 +615,22 @@ def test_wrong_options_are_refused(capsys, options, message):
     said = capsys.readouterr()
     assert status == 2
     assert message in said.err + said.out
+
+
+def test_runs_of_another_scale_are_other_runs(tmp_path):
+    config = KNNConfig(method="stochastic_neuralsort", steps=1, batch=16, results=tmp_path)
+    cells = [Cell("knn", replace(config, scale=scale)) for scale in (1.0, 4.0)]
+    assert "-seed0-scale4-" in cells[1].folder.name
+    lines = [run(KNNStudy(), replace(cell.config, run=tmp_path / cell.folder)) for cell in cells]
+    told = [[cell.is_told_by(line) for line in lines] for cell in cells]
+    assert told == [[True, False], [False, True]]
+    assert lines[0].settings != lines[1].settings
+    assert "--scale 4.0" in lines[1].command
+    early = replace(lines[0], config={x: y for x, y in lines[0].config.items() if x != "scale"})
+    assert cells[0].is_told_by(early)
+    assert early.settings == lines[0].settings
+    with pytest.raises(CheckpointError, match="another run"):
+        run(KNNStudy(), replace(cells[1].config, run=tmp_path / cells[0].folder))
 
 
 @pytest.mark.slow

@@ -123,7 +123,8 @@ class Line:
 
         Of the plan all but the number of threads, which changes its rounding alone.
         """
-        options = {name: one for name, one in self.config.items() if name not in MEASURED}
+        told = {name: one for name, one in self.config.items() if one is not None}
+        options = {name: one for name, one in told.items() if name not in MEASURED}
         plan = self.plan
         plan.pop("threads", None)
         names = ("study", "method", "data", "recipe", "sizes", "precision")

@@ -219,14 +219,17 @@ def alike(one: Line, other: Line) -> bool:
 
 
 def preferred(lines: Sequence[Line]) -> list[Line]:
-    """The lines of all seeds with the network, the plan and the k that did best on validation.
+    """The lines of all seeds with the setting that did best on validation.
 
-    Runs of as many steps as the recipe has come first, else those of the most; and a k or a
-    learning rate with fewer seeds than another is not chosen, however lucky it was.
+    Runs of as many steps as the recipe has come first, else those of the most; and a setting with
+    fewer seeds than another is not chosen, however lucky it was.
     """
     usual = [line for line in lines if line.plan["steps"] == line.config.get("steps_of_recipe")]
     most = max(line.plan["steps"] for line in usual or lines)
     same = [line for line in usual or lines if line.plan["steps"] == most]
-    kinds = grouped(same, lambda line: (network(line), line.sizes["k"], line.plan["lr"]))
-    runs = [per_seed(kind) for kind in kinds.values()]
+
+    def setting(line: Line) -> tuple[Any, ...]:
+        return network(line), line.sizes["k"], line.plan["lr"], line.config.get("scale")
+
+    runs = [per_seed(kind) for kind in grouped(same, setting).values()]
     return max(runs, key=lambda group: (len(group), sum(map(validation, group)) / len(group)))

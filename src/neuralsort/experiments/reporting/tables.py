@@ -198,6 +198,7 @@ def _options(line: Line) -> str:
     told = [f"lr {line.plan['lr']:g}"] if "lr" in line.plan else []
     told += [f"overlap {line.plan['overlap']}"] if line.plan["overlap"] > 1 else []
     told += [f"temperature {line.temperature}"] if line.temperature != "fixed" else []
+    told += [f"scale {line.config['scale']:g}"] if line.config.get("scale") else []
     told += [line.precision] if line.precision != "32-true" else []
     told += [f"{line.processes} processes"] if line.processes > 1 else []
     told += [f"patience {line.plan['patience']}"] if line.plan.get("patience") else []

@@ -1,5 +1,6 @@
 """The study of nearest neighbours: embed images so that neighbours have the same label."""
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
@@ -51,8 +52,21 @@ class KNNConfig(StudyConfig):
     """`fast`: ours, for a CPU; `paper`: the paper's network and optimisation."""
     k: int = 9
     """Neighbours that the loss counts."""
+    scale: float = 1.0
+    """What the loss multiplies points by, beside noise that stays as it is."""
 
     sizes: ClassVar[tuple[str, ...]] = ("k",)
+    rare: ClassVar[tuple[str, ...]] = ("scale",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (self.scale > 0 and math.isfinite(self.scale)):
+            raise ConfigError(f"--scale must be a positive number, got {self.scale}.")
+        if self.scale != 1 and self.method not in NEURALSORT:
+            raise ConfigError(
+                f"--scale is for methods whose loss looks at neighbours, and {self.method}'s does "
+                "not. Leave it out."
+            )
 
 
 class ImageTask:
@@ -251,6 +265,7 @@ class KNNStudy:
             else config.method,
             "samples": self._samples(config),
             "index": "all training images",
+            "scale": None if config.scale == 1 else config.scale,  # early versions knew no other
         }
 
     # -- networks ----------------------------------------------------------------------------------
@@ -298,6 +313,7 @@ class KNNStudy:
             k=config.k,
             tau=tau,
             samples=self._samples(config),
+            scale=config.scale,
             augment=augment,
             halves=not fast,
             logarithm=fast,

@@ -20,6 +20,8 @@ class NeighbourLoss(nn.Module):
         k: Neighbours that count.
         tau: Temperature.
         samples: Of Plackett-Luce for every query; None sorts without noise.
+        scale: What points are multiplied by first: squared distances go with its square, and the
+            noise of samples does not.
         augment: What training does to images.
         halves: Whether the first half of a batch are queries and the second their candidates, as
             in the paper; else every image is both, though never its own candidate.
@@ -34,6 +36,7 @@ class NeighbourLoss(nn.Module):
         k: int,
         tau: Tau,
         samples: int | None,
+        scale: float,
         augment: Augmentation,
         halves: bool,
         logarithm: bool,
@@ -41,11 +44,11 @@ class NeighbourLoss(nn.Module):
         super().__init__()
         self.network, self.augment = network, augment
         self.knn = ns.nn.DifferentiableKNN(k, tau=tau, samples=samples)
-        self.k, self.halves, self.logarithm = k, halves, logarithm
+        self.k, self.scale, self.halves, self.logarithm = k, scale, halves, logarithm
 
     def forward(self, images: Tensor, labels: Tensor) -> Tensor:
         """`(B, channels, height, width), (B,) -> ()`."""
-        points = self.embed(self.augment(images))
+        points = self.scale * self.embed(self.augment(images))
         if self.halves:
             middle = len(points) // 2
             queries, candidates = points[:middle], points[middle:]

@@ -283,7 +283,7 @@ def _train(
         seed=config.seed,
         folder=folder,
         fabric=fabric,
-        identity=config.identity | {"tau": tau} | config.tempering,
+        identity=config.identity | {"tau": tau} | config.tempering | study.facts(config),
         checkpoint_seconds=config.checkpoint_seconds,
         log_folder=folder / "tensorboard" if config.tensorboard else None,
         sitting=now,

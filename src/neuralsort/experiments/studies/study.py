@@ -63,6 +63,8 @@ class StudyConfig:
 
     sizes: ClassVar[tuple[str, ...]] = ()
     """The options, besides those of every study, that make a run this run."""
+    rare: ClassVar[tuple[str, ...]] = ()
+    """More such options, which only tell where they are not as usual."""
     of_plan: ClassVar[tuple[str, ...]] = ("steps", "batch", "lr", "patience", "threads")
     """The options that stand in for a part of the recipe's plan."""
     positive: ClassVar[tuple[str, ...]] = ("steps", "batch", "threads")
@@ -131,7 +133,7 @@ class StudyConfig:
         first = f"{self.shown}{getattr(self, self.shown)}"
         name = f"{study}-{self.data}-{self.method}-{first}-{self.recipe}-seed{self.seed}"
         usual = {one.name: one.default for one in fields(self)}
-        sizes = {key: getattr(self, key) for key in self.sizes[1:]}
+        sizes = {key: getattr(self, key) for key in (*self.sizes[1:], *self.rare)}
         sizes = {key: value for key, value in sizes.items() if value != usual[key]}
         changed = [f"{key}{_short(value)}" for key, value in (sizes | self._given).items()]
         changed += ["-".join(["tau", *map(_short, self.tau)])] if self.tau else []
