@@ -29,6 +29,9 @@ Recipe = Literal["fast", "paper", "tuned"]
 SORT_LENGTHS = (5, 9, 15, 3, 7)
 MEDIAN_LENGTHS = (5, 9, 15)
 
+BY_ITEM = {"fast": (5, 3, 7), "tuned": (5,)}
+"""Where Sinkhorn's matrix is also read as in the paper's code."""
+
 STEPS = {"fast": 3_000, "tuned": 10_000}
 """Steps of runs on lists, whatever the method; the paper's recipe has its own."""
 
@@ -192,8 +195,9 @@ def list_cells(data: Any, recipe: Any, seeds: int) -> Iterator[Cell]:
     for seed in range(seeds):
         for n in SORT_LENGTHS:
             yield from (sort(method, n, seed) for method in (*NEURALSORT, *BASELINES))
+        if recipe in BY_ITEM and seed == 0:
+            yield from (sort("sinkhorn_by_item", n, 0) for n in BY_ITEM[recipe])
         if recipe == "fast" and seed == 0:
-            yield from (sort("sinkhorn_by_item", n, 0) for n in (5, 3, 7))
             yield sort("reinforce", 5, 0)
         if recipe != "tuned":
             methods = (*NEURALSORT, *BASELINES, *(["constant"] if seed == 0 else []))
