@@ -167,7 +167,8 @@ def runs_table(lines: Sequence[Line]) -> Table:
             steps += f" (limited; the recipe has {line.config['steps_of_recipe']:,})"
         where = line.machine
         arithmetic = [where["isa"]] if "isa" in where else []
-        arithmetic += [f"{where['threads']} threads"] if "threads" in where else []
+        if threads := where.get("threads"):
+            arithmetic.append(f"{threads} thread{'s' if threads > 1 else ''}")
         processor = where.get("processor") or "unknown"
         cells = [
             f"{line.study}, {name(line.method)}",
