@@ -103,17 +103,24 @@ def test_neighbours_have_three_seeds_and_every_k_where_that_takes_minutes():
 
 def test_the_tuned_recipe_has_the_papers_network_and_every_method():
     queue = list(cells("mnist", "tuned"))
-    assert {cell.config.method for cell in queue} == set(paper.EXACT_MATCH)
-    assert {cell.config.n for cell in queue} == set(paper.SORT_LENGTHS)
-    equal = [cell for cell in queue if cell.config.steps == 10_000]
+    by_item = [cell.config for cell in queue if cell.config.method == "sinkhorn_by_item"]
+    assert [(one.n, one.seed, one.steps) for one in by_item] == [(5, 0, 10_000)]
+    others = [cell for cell in queue if cell.config not in by_item]
+    assert {cell.config.method for cell in others} == set(paper.EXACT_MATCH)
+    assert {cell.config.n for cell in others} == set(paper.SORT_LENGTHS)
+    equal = [cell for cell in others if cell.config.steps == 10_000]
     assert len(equal) == 3 * len(paper.EXACT_MATCH) * len(paper.SORT_LENGTHS)
-    longer = [cell.config for cell in queue if cell not in equal]
+    longer = [cell.config for cell in others if cell not in equal]
     assert len({one.steps for one in longer} | {10_000}) == 2  # what tells them apart in reports
     assert {(one.method, one.seed, one.steps) for one in longer} == {("neuralsort", 0, 12_000)}
     assert [one.n for one in longer] == [5, 9, 15, 3, 7]
     assert all(60 <= one.n * one.batch <= 90 for one in longer)
     choosing = {cell.config.method for cell in queue if cell.chooser}
-    assert choosing == {"sinkhorn", "gumbel_sinkhorn"}  # NeuralSort's are those of the recipe
+    assert choosing == {
+        "sinkhorn",
+        "sinkhorn_by_item",
+        "gumbel_sinkhorn",
+    }  # NeuralSort's are those of the recipe
     study = SortStudy()
     for n, tau in ((3, 1024.0), (7, 1024.0), (9, 128.0), (15, 128.0)):
         config = SortConfig(recipe="tuned", n=n)
