@@ -131,7 +131,9 @@ class DifferentiableKNN(_Module):
     Args:
         k: How many neighbours.
         tau: Temperature, in units of squared distance.
-        samples: None sorts distances themselves; a number, that many times under Gumbel noise.
+        samples: None sorts distances themselves; a number, that many times under Gumbel noise. The
+            noise has scale 1, so squared distances should go well beyond that: points of length 1
+            learn better when they are multiplied by 4, say.
         relax: The relaxation.
 
     Example:
