@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -27,13 +27,21 @@ from neuralsort.experiments.training.trainer import Trainer, make_fabric
 from neuralsort.runtime import process
 from neuralsort.runtime.progress import Progress
 
+
+def _sort(**options: Any) -> tuple[SortStudy, SortConfig]:
+    return SortStudy(), SortConfig(data="mnist", validation_lists=2, **options)
+
+
 KINDS = {
-    "sort": (SortStudy(), SortConfig(data="mnist", validation_lists=2)),
-    "sort-tuned": (SortStudy(), SortConfig(data="mnist", recipe="tuned", validation_lists=2)),
+    "sort-n5": _sort(),
+    "sort-n5-overlap1": _sort(overlap=1),
+    "sort-n15": _sort(n=15),
+    "sort-n15-overlap1": _sort(n=15, overlap=1),
+    "sort-n5-tuned": _sort(recipe="tuned"),
     "knn-mnist": (KNNStudy(), KNNConfig(data="mnist")),
     "knn-cifar10": (KNNStudy(), KNNConfig(data="cifar10")),
 }
-"""Deterministic NeuralSort, with the batches of its recipe."""
+"""Deterministic NeuralSort, with the batches of its recipe; overlap 1 is without shared images."""
 
 SHAPES = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32)}
 
