@@ -560,6 +560,15 @@ def test_the_table_takes_the_k_that_validation_likes():
     whole = replace(longer, config=longer.config | {"steps_of_recipe": 99})
     endless = replace(whole, config=whole.config | {"plan": whole.plan | {"steps": 10**6}})
     assert preferred([plain, whole, endless]) == [whole]
+    # How far apart points were is a choice of validation as well, and the table tells it.
+    apart = line(9, 0.98, 0.93)
+    apart = replace(apart, config=apart.config | {"scale": 4.0})
+    close = line(9, 0.97, 0.94)
+    assert preferred([apart, close]) == [apart]
+    told = "points 4 times as far apart"
+    for table in (knn_tables.knn_table, knn_tables.knn_by_k_table):
+        for lines, expected in (([apart, close], True), ([close], False)):
+            assert any(told in cell for row in table(lines).rows for cell in row) == expected
 
 
 def test_papers_tables_are_whole():

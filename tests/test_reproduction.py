@@ -98,6 +98,8 @@ def test_neighbours_have_three_seeds_and_every_k_where_that_takes_minutes():
             trained = method not in ("pixels", "pca")
             assert {config.seed for config in runs} == set(range(seeds if trained else 1))
             assert {config.k for config in runs} == (ks if "neuralsort" in method else {9})
+            settings = {(config.scale, config.tau) for config in runs}
+            assert settings == {(1.0, ())} | ({(4.0, (16.0,))} if "stochastic" in method else set())
         assert len(set(queue)) == len(queue)
 
 

@@ -34,8 +34,9 @@ def knn_table(lines: Sequence[Line]) -> Table:
         "Share of test images whose label wins the vote of the nearest training images, all of "
         "which are looked at; the number of neighbours and their weights are those that did best "
         "on validation images, for each seed its own. Where several numbers of neighbours, "
-        "learning rates or networks were trained with, those that did best on validation, among "
-        "those with the recipe's number of steps and the most seeds. More is better.",
+        "learning rates, networks or distances between points were trained with, those that did "
+        "best on validation, among those with the recipe's number of steps and the most seeds. "
+        "More is better.",
         ["method", *sets],
         rows,
     )
@@ -54,6 +55,7 @@ def _cell(lines: list[Line]) -> list[str]:
         cell.append(f"vote: {' / '.join(kinds)}")
     if best.method in NEURALSORT:
         cell.append(f"trained with k = {best.sizes['k']}")
+        cell += _apart(best)
     if best.steps:
         cell.append(f"{best.config['network']}, {time_of(runs)}")
     if limited(best):
@@ -98,4 +100,10 @@ def _by_k_cell(runs: list[Line], k: int) -> list[str]:
     trained = [] if own else [f"trained with k = {at[0].sizes['k']}"]
     metric = f"accuracy_k{k}"
     several = spread(at, {metric: "{:.4f}".format}) if len(at) > 1 else []
-    return [f"{100 * mean(at, metric):.2f} %", *several, *trained]
+    return [f"{100 * mean(at, metric):.2f} %", *several, *trained, *_apart(at[0])]
+
+
+def _apart(line: Line) -> list[str]:
+    """How far apart the loss saw points, where it was not as they are."""
+    scale = line.config.get("scale")
+    return [] if scale is None else [f"points {scale:g} times as far apart"]

@@ -15,7 +15,7 @@ from neuralsort.runtime import files
 from ..networks.orderings import BASELINES, NEURALSORT, WITHOUT_TAU
 from ..record import Line
 from ..studies import STUDIES
-from ..studies.knn import UNTRAINED, KNNConfig
+from ..studies.knn import FAST_TAU, UNTRAINED, KNNConfig
 from ..studies.median import MedianConfig
 from ..studies.running import MODEL, finished, run, told
 from ..studies.sorting import SortConfig
@@ -47,6 +47,11 @@ show how gradients vary with the temperature."""
 
 SHORT = 5
 """A short run has this fraction of the steps."""
+
+APART = 4.0
+"""With our recipe the stochastic form looks for neighbours twice: as all methods do, and with
+points so many times as far apart, beside noise that stays. The temperature grows with the squared
+distances, so that without noise nothing would change."""
 
 KEPT_METHOD, KEPT_SEED, KEPT_K, KEPT_BYTES = "neuralsort", 0, 9, 2_000_000
 """The parameters of such runs are kept with the results, unless they are too large."""
@@ -240,6 +245,8 @@ def neighbour_configs(data: Any, recipe: Any, seeds: int) -> Iterator[KNNConfig]
             yield config
             if recipe == "paper":
                 yield replace(config, lr=1e-5)
+            elif method != "neuralsort":
+                yield replace(config, scale=APART, tau=(FAST_TAU * APART**2,))
 
     for method in ("pixels", "pca"):
         yield KNNConfig(data=data, recipe=recipe, method=method)
