@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from benchmarks import figures, frameworks, neighbors, softness
+from benchmarks import figures, frameworks, neighbors, softness, steps
 from benchmarks.bars import BOTH, FORWARD, MILLION
 from benchmarks.record import Measurement
 from benchmarks.table import (
@@ -46,6 +46,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LINES = ROOT / "results" / "benchmarks" / "sorting.jsonl"
 FRAMEWORKS = ROOT / "results" / "benchmarks" / "frameworks.jsonl"
 ENGINES = ROOT / "results" / "benchmarks" / "neighbors.jsonl"
+STEP_COSTS = ROOT / "results" / "benchmarks" / "steps.jsonl"
 TUTORIAL = ROOT / "results" / "benchmarks" / "tutorial.jsonl"
 STUDY = ROOT / "results" / "sort.jsonl"
 MEDIANS = ROOT / "results" / "median.jsonl"
@@ -289,6 +290,7 @@ def pages() -> dict[Path, str]:
     tables = {
         "../README.md": {"headline": headline(study)},
         "studies.md": {
+            "steps": steps.table(read(STEP_COSTS)),
             "sorted": studied(SORT, study),
             "medians": studied(MEDIAN, read_file(MEDIANS)),
             "tuned": studied(SORT, study, "tuned", STEPS["tuned"]),
