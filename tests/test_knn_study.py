@@ -342,6 +342,12 @@ def test_the_loss_sees_points_so_many_times_as_far_apart():
     assert three != larger
     # Without noise, a temperature that grows with squared distances undoes it.
     torch.testing.assert_close(neighbour_loss(scale=3.0, tau=4.5)(IMAGES, LABELS), larger)
+    # Noise stays as it is, so with noise it does not.
+    noisy = []
+    for one in ({"scale": 3.0, "tau": 4.5}, {}):
+        torch.manual_seed(0)
+        noisy.append(neighbour_loss(samples=2, **one)(IMAGES, LABELS))
+    assert noisy[0] != pytest.approx(noisy[1].item(), abs=1e-3)
 
 
 def test_in_the_papers_batches_the_first_half_asks_the_second():
@@ -613,7 +619,7 @@ def test_the_command_line_trains(tmp_path, capsys):
         (["--data", "svhn"], "fashion-mnist"),
         (["--scale", "-1"], "--scale must be a positive number, got -1"),
         (["--scale", "inf"], "--scale must be a positive number, got inf"),
-        (["--method", "pca", "--scale", "2"], "pca's does not. Leave it out"),
+        (["--method", "pca", "--scale", "2"], "pca does not. Leave it out"),
     ],
 )
 def test_wrong_options_are_refused(capsys, options, message):
@@ -634,12 +640,17 @@ def test_runs_of_another_scale_are_other_runs(tmp_path):
     told = [[cell.is_told_by(line) for line in lines] for cell in cells]
     assert told == [[True, False], [False, True]]
     assert lines[0].settings != lines[1].settings
+    assert lines[0].trials[0]["history"][-1]["loss"] != lines[1].trials[0]["history"][-1]["loss"]
     assert "--scale 4.0" in lines[1].command
     early = replace(lines[0], config={x: y for x, y in lines[0].config.items() if x != "scale"})
     assert cells[0].is_told_by(early)
     assert early.settings == lines[0].settings
-    with pytest.raises(CheckpointError, match="another run"):
-        run(KNNStudy(), replace(cells[1].config, run=tmp_path / cells[0].folder))
+    other = replace(cells[1].config, run=tmp_path / cells[0].folder)
+    with pytest.raises(CheckpointError, match="holds another run"):
+        run(KNNStudy(), other)
+    (tmp_path / cells[0].folder / MODEL).unlink()
+    with pytest.raises(CheckpointError, match="belongs to another run: .*scale"):
+        run(KNNStudy(), other)
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ pytest.importorskip("lightning_fabric", reason="needs the extra `experiments`")
 from neuralsort.experiments import record
 from neuralsort.experiments.record import Line
 from neuralsort.experiments.reporting import report
+from neuralsort.experiments.reproduction.cells import KEPT_BYTES
 from neuralsort.experiments.studies import STUDIES, running
 from neuralsort.experiments.studies.running import MODEL, evaluate, finished, run
 from neuralsort.experiments.studies.sorting import SortConfig, SortStudy
@@ -327,7 +328,7 @@ def test_parameters_that_are_kept_are_those_of_published_lines():
     assert {line.study for _, line in map(finished, kept)} == {"sort", "median", "knn"}
     for path in kept:
         assert finished(path)[1] in lines, path.name
-        assert path.stat().st_size <= 2_000_000
+        assert path.stat().st_size <= KEPT_BYTES
 
 
 @pytest.mark.skipif(

@@ -98,8 +98,10 @@ def test_neighbours_have_three_seeds_and_every_k_where_that_takes_minutes():
             trained = method not in ("pixels", "pca")
             assert {config.seed for config in runs} == set(range(seeds if trained else 1))
             assert {config.k for config in runs} == (ks if "neuralsort" in method else {9})
-            settings = {(config.scale, config.tau) for config in runs}
-            assert settings == {(1.0, ())} | ({(4.0, (16.0,))} if "stochastic" in method else set())
+            kinds = {(config.seed, config.k) for config in runs}
+            apart = {(one.seed, one.k) for one in runs if (one.scale, one.tau) == (4.0, (16.0,))}
+            assert apart == (kinds if method == "stochastic_neuralsort" else set())
+            assert {(one.seed, one.k) for one in runs if (one.scale, one.tau) == (1.0, ())} == kinds
         assert len(set(queue)) == len(queue)
 
 
@@ -145,6 +147,7 @@ def test_limits_keep_budgets_equal(tmp_path):
     lists = [cell.config for cell in some if cell.study == "sort" and not cell.config.tau]
     assert {config.steps for config in lists} == {50}
     assert {cell.chooser.config.steps for cell in some if cell.chooser} == {10}
+    assert {cell.config.steps for cell in some if cell.study == "knn" and cell.images} == {50}
 
 
 @pytest.mark.parametrize("data", ["digits", "cifar10"])

@@ -171,8 +171,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not _is_about_memory(error):
             raise
-        less = "There is not enough memory for this. Lower --batch, or --n and --test-lists."
-        _say(console, "Error:", f"{error} {less}".strip())
+        advice = "There is not enough memory for this. Lower --batch, or --n and --test-lists."
+        _say(console, "Error:", f"{error} {advice}".strip())
         return 2
     except (Interrupted, KeyboardInterrupt) as stop:
         if _is_first_process():

@@ -108,6 +108,11 @@ class Line:
         return {"overlap": 1} | self.config["plan"]  # early versions knew no other
 
     @property
+    def plan_but_threads(self) -> dict[str, Any]:
+        """The plan without the number of threads, which changes its rounding alone."""
+        return {name: one for name, one in self.plan.items() if name != "threads"}
+
+    @property
     def temperature(self) -> str:
         """Whether tau stayed, fell or was learned."""
         return self.config.get("temperature", "fixed")
@@ -119,17 +124,18 @@ class Line:
 
     @property
     def settings(self) -> str:
-        """All that was chosen but the seed: lines that share it are seeds of one thing.
-
-        Of the plan all but the number of threads, which changes its rounding alone.
-        """
-        told = {name: one for name, one in self.config.items() if one is not None}
-        options = {name: one for name, one in told.items() if name not in MEASURED}
-        plan = self.plan
-        plan.pop("threads", None)
+        """All that was chosen but the seed: lines that share it are seeds of one thing."""
+        options = {
+            name: one
+            for name, one in self.config.items()
+            if name not in MEASURED and one is not None  # early versions leave out what is None
+        }
         names = ("study", "method", "data", "recipe", "sizes", "precision")
         chosen = {name: getattr(self, name) for name in names}
-        chosen["config"] = options | {"processes": self.processes, "plan": plan}
+        chosen["config"] = options | {
+            "processes": self.processes,
+            "plan": self.plan_but_threads,
+        }
         # Networks show their temperature, which may be another one for every seed.
         same = len(options.get("taus", ())) < 2 and "temperature" not in options
         digests = ("data", "network") if same else ("data",)

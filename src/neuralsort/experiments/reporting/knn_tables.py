@@ -43,7 +43,7 @@ def knn_table(lines: Sequence[Line]) -> Table:
 
 
 def _cell(lines: list[Line]) -> list[str]:
-    """The runs of the k and the learning rate that validation likes best."""
+    """The runs of the setting that validation likes best."""
     if not lines:
         return [MISSING]
     runs = preferred(lines)
@@ -85,7 +85,8 @@ def knn_by_k_table(lines: Sequence[Line]) -> Table:
     return Table(
         "Nearest neighbours: accuracy by k",
         "The vote of k neighbours with equal weights, in the embedding trained with that k, or "
-        "with another where it says so. One seed, or the mean of several where it says so.",
+        "with another where it says so; of several settings, in that which did best on validation. "
+        "One seed, or the mean of several where it says so.",
         ["data, method", *(f"k = {k}" for k in paper.KNN_KS)],
         rows,
     )

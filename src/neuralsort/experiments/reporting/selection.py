@@ -144,12 +144,10 @@ def _test(line: Line) -> tuple:
 
 def _conditions(line: Line) -> str:
     """All but the method and its temperature, the length of lists, the fold, seed and threads."""
-    plan = line.plan
-    plan.pop("threads", None)
     names = ("temperature", "network", "augmentation", "begin")
     facts = {name: line.config.get(name) for name in names}
     facts["processes"] = line.processes
-    return json.dumps([plan, _test(line), facts], sort_keys=True)
+    return json.dumps([line.plan_but_threads, _test(line), facts], sort_keys=True)
 
 
 def _count(runs: Sequence[Line]) -> tuple[int, int]:
@@ -227,9 +225,5 @@ def preferred(lines: Sequence[Line]) -> list[Line]:
     usual = [line for line in lines if line.plan["steps"] == line.config.get("steps_of_recipe")]
     most = max(line.plan["steps"] for line in usual or lines)
     same = [line for line in usual or lines if line.plan["steps"] == most]
-
-    def setting(line: Line) -> tuple[Any, ...]:
-        return network(line), line.sizes["k"], line.plan["lr"], line.config.get("scale")
-
-    runs = [per_seed(kind) for kind in grouped(same, setting).values()]
+    runs = [per_seed(kind) for kind in grouped(same, lambda line: line.settings).values()]
     return max(runs, key=lambda group: (len(group), sum(map(validation, group)) / len(group)))

@@ -200,8 +200,8 @@ def list_cells(data: Any, recipe: Any, seeds: int) -> Iterator[Cell]:
     for seed in range(seeds):
         for n in SORT_LENGTHS:
             yield from (sort(method, n, seed) for method in (*NEURALSORT, *BASELINES))
-        if recipe in BY_ITEM and seed == 0:
-            yield from (sort("sinkhorn_by_item", n, 0) for n in BY_ITEM[recipe])
+        if seed == 0:
+            yield from (sort("sinkhorn_by_item", n, 0) for n in BY_ITEM.get(recipe, ()))
         if recipe == "fast" and seed == 0:
             yield sort("reinforce", 5, 0)
         if recipe != "tuned":
@@ -235,7 +235,8 @@ def _short(config: StudyConfig) -> StudyConfig:
 def neighbour_configs(data: Any, recipe: Any, seeds: int) -> Iterator[KNNConfig]:
     """The runs that look for neighbours; the paper's at both of its learning rates.
 
-    Colours and clothes take hours: they have one seed, and other k only in the paper's recipe.
+    With our recipe the stochastic form has two distances between points (see `APART`). Colours and
+    clothes take hours: they have one seed, and other k only in the paper's recipe.
     """
     is_small = data in ("digits", "mnist")
 
@@ -245,7 +246,7 @@ def neighbour_configs(data: Any, recipe: Any, seeds: int) -> Iterator[KNNConfig]
             yield config
             if recipe == "paper":
                 yield replace(config, lr=1e-5)
-            elif method != "neuralsort":
+            elif method == "stochastic_neuralsort":
                 yield replace(config, scale=APART, tau=(FAST_TAU * APART**2,))
 
     for method in ("pixels", "pca"):
@@ -302,7 +303,7 @@ def placed(cell: Cell, runs: Path, results: Path, data_dir: Path | None, steps: 
     """The same run in other folders, with at most so many steps."""
     config = cell.config
     if steps is not None:
-        few = steps if cell.chooser or not config.tau else max(1, steps // SHORT)
+        few = max(1, steps // SHORT) if len(config.tau) > 1 else steps  # several: a short run
         config = replace(config, steps=few) if few < cell._plan.steps else config
     folder = runs / config.folder(cell.study).name
     config = replace(config, run=folder, results=results, data_dir=data_dir)

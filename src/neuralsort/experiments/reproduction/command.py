@@ -28,9 +28,9 @@ def reproduce(
 ) -> None:
     """Do every run of the report on a data set that is not done yet, the most telling first.
 
-    Every method has the same number of steps, and chooses its temperature, if it has one, from the
-    same ones, by validation in short runs. Interrupted, the same command goes on with the runs it
-    was in. Runs whose lines are in the results are done, wherever that was.
+    On lists every method has the same number of steps, and chooses its temperature, if it has one,
+    from the same ones, by validation in short runs. Interrupted, the same command goes on with the
+    runs it was in. Runs whose lines are in the results are done, wherever that was.
 
     Args:
         data: Set of images; lists of numbers are made of `digits` and `mnist` alone.

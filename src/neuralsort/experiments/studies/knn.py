@@ -64,8 +64,8 @@ class KNNConfig(StudyConfig):
             raise ConfigError(f"--scale must be a positive number, got {self.scale}.")
         if self.scale != 1 and self.method not in NEURALSORT:
             raise ConfigError(
-                f"--scale is for methods whose loss looks at neighbours, and {self.method}'s does "
-                "not. Leave it out."
+                "--scale is for methods that train with a loss of neighbours, and "
+                f"{self.method} does not. Leave it out."
             )
 
 

@@ -192,7 +192,8 @@ def evaluate(
     try:
         names = [name for name in config.identity if name != "sizes"]
         config = replace(config, **line.sizes, **{name: getattr(line, name) for name in names})
-        config = replace(config, temperature=line.temperature)
+        rare = {name: line.config[name] for name in config.rare if line.config.get(name)}
+        config = replace(config, temperature=line.temperature, **rare)
         torch.set_num_threads(line.plan.get("threads", 1))
         splits = study.load(config)
         plan = Plan(**line.plan)

@@ -64,7 +64,8 @@ class StudyConfig:
     sizes: ClassVar[tuple[str, ...]] = ()
     """The options, besides those of every study, that make a run this run."""
     rare: ClassVar[tuple[str, ...]] = ()
-    """More such options, which only tell where they are not as usual."""
+    """More such options, which stand in names of folders where they are not as usual. They are no
+    part of `identity`, so the facts of the study have to tell them."""
     of_plan: ClassVar[tuple[str, ...]] = ("steps", "batch", "lr", "patience", "threads")
     """The options that stand in for a part of the recipe's plan."""
     positive: ClassVar[tuple[str, ...]] = ("steps", "batch", "threads")
