@@ -632,7 +632,7 @@ def test_wrong_options_are_refused(capsys, options, message):
     assert message in said.err + said.out
 
 
-def test_runs_of_another_scale_are_other_runs(tmp_path):
+def test_runs_of_another_scale_are_other_runs(tmp_path, monkeypatch):
     config = KNNConfig(method="stochastic_neuralsort", steps=1, batch=16, results=tmp_path)
     cells = [Cell("knn", replace(config, scale=scale)) for scale in (1.0, 4.0)]
     assert "-seed0-scale4-" in cells[1].folder.name
@@ -645,6 +645,16 @@ def test_runs_of_another_scale_are_other_runs(tmp_path):
     early = replace(lines[0], config={x: y for x, y in lines[0].config.items() if x != "scale"})
     assert cells[0].is_told_by(early)
     assert early.settings == lines[0].settings
+    scales = []
+    task = KNNStudy.task
+
+    def seen(self, config, *rest):
+        scales.append(config.scale)
+        return task(self, config, *rest)
+
+    monkeypatch.setattr(KNNStudy, "task", seen)
+    list(evaluate(KNNStudy(), KNNConfig(results=tmp_path), tmp_path / cells[1].folder))
+    assert scales == [4.0]
     other = replace(cells[1].config, run=tmp_path / cells[0].folder)
     with pytest.raises(CheckpointError, match="holds another run"):
         run(KNNStudy(), other)
