@@ -571,6 +571,12 @@ def test_the_table_takes_the_k_that_validation_likes():
     apart = replace(apart, config=apart.config | {"scale": 4.0})
     close = line(9, 0.97, 0.94)
     assert preferred([apart, close]) == [apart]
+    # So is every other option, such as the temperature: the last line is not the better one.
+    soft, hard = (
+        replace(one, config=one.config | {"taus": [tau]})
+        for one, tau in ((line(9, 0.93, 0.9), 1.0), (line(9, 0.5, 0.5), 4.0))
+    )
+    assert preferred([soft, hard]) == [soft]
     told = "points 4 times as far apart"
     for table in (knn_tables.knn_table, knn_tables.knn_by_k_table):
         for lines, expected in (([apart, close], True), ([close], False)):

@@ -120,11 +120,8 @@ def test_the_tuned_recipe_has_the_papers_network_and_every_method():
     assert [one.n for one in longer] == [5, 9, 15, 3, 7]
     assert all(60 <= one.n * one.batch <= 90 for one in longer)
     choosing = {cell.config.method for cell in queue if cell.chooser}
-    assert choosing == {
-        "sinkhorn",
-        "sinkhorn_by_item",
-        "gumbel_sinkhorn",
-    }  # NeuralSort's are those of the recipe
+    # NeuralSort's are those of the recipe.
+    assert choosing == {"sinkhorn", "sinkhorn_by_item", "gumbel_sinkhorn"}
     study = SortStudy()
     for n, tau in ((3, 1024.0), (7, 1024.0), (9, 128.0), (15, 128.0)):
         config = SortConfig(recipe="tuned", n=n)
