@@ -73,8 +73,10 @@ WAYS = (
     Way("AVX2, two threads", "AVX2", {}, "32-true", 2),
     Way("AVX-512", "AVX512", _wide("AVX512_CORE"), "32-true", 1),
     Way("AVX-512, bfloat16", "AVX512", _wide("AVX512_CORE_BF16"), "bf16-mixed", 1),
+    Way("AVX-512, bfloat16 emulated", "AVX512", _wide("AVX512_CORE"), "bf16-mixed", 1),
 )
-"""The first is what the others are compared with."""
+"""The first is what the others are compared with; the last is what a processor does that has no
+instructions for bfloat16."""
 
 
 def stepper(kind: str, precision: str, folder: Path) -> Callable[[int], float]:
